@@ -1,0 +1,71 @@
+"""Executable strategies: edits of a candidate's source that work on kernels nobody here wrote.
+
+A rewrite proves its precondition on the source, or stays silent. Each edit names the fact that must appear
+in what the compiler makes of it; the round checks that fact.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from tilewright.harness.types import Case, Claim, KernelFacts, Scalar, Target
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Situation:
+    """What is known about the candidate that is to be rewritten."""
+
+    target: Target
+    kernels: tuple[KernelFacts, ...] = ()
+    """Facts of every kernel in every case; empty when nothing was compiled yet."""
+    cases: tuple[Case, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Edit:
+    """One way to rewrite the source."""
+
+    source: str
+    label: str
+    """What changed, in a few words: `num_warps=8 BLOCK_SIZE=2048`."""
+    claim: Claim
+    """The fact that must appear if the edit took."""
+    lines: tuple[int, int]
+    """First and last line of the old source that the edit touches, from 1."""
+    risk: str
+    """What could go wrong, in one sentence."""
+    params: Mapping[str, Scalar] = field(default_factory=dict)
+
+
+class Rewrite(Protocol):
+    """A strategy that can write the next kernel itself."""
+
+    name: str
+    precondition: str
+    """When it applies, in words."""
+    risk: str
+
+    def edits(self, source: str, situation: Situation) -> list[Edit]:
+        """Every edit that applies, most promising first; empty when the precondition cannot be proved."""
+
+    def refusals(self, source: str, situation: Situation) -> list[str]:
+        """Why it does not apply, one sentence for each kernel or launch that was looked at."""
+
+
+@functools.cache
+def rewrites() -> Mapping[str, Rewrite]:
+    """Every rewrite by name. libcst is imported here, on first use, not with this module."""
+    from tilewright.knowledge.rewrites import (
+        one_pass,
+        reduce_after_loop,
+        rows_per_program,
+        split_reduction,
+        tile_search,
+        vector_access,
+    )
+
+    modules = (one_pass, rows_per_program, tile_search, split_reduction, reduce_after_loop, vector_access)
+    return {m.REWRITE.name: m.REWRITE for m in modules}
