@@ -48,5 +48,5 @@ class MachineProblem(Problem):
     """This machine let the judge down (a worker died by itself, no memory, no disk); says nothing of the kernel."""
 
 
-class NothingLeft(Exception):  # noqa: N818 - an ending, not an error
+class NothingLeft(Exception):
     """The planner has nothing more to try; the run ends here, well."""

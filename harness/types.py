@@ -488,6 +488,8 @@ class Settings:
     """What was decided when a run was made; never changes afterwards."""
 
     target: str
+    run: str = ""
+    """Identity of the run, unique across machines: observations carry it."""
     planner: str = "builtin"
     memory: str = "htg"
     policy: str = "softmax"
