@@ -12,9 +12,7 @@ PSEUDO_FACTS = ("programs", "launches", "kernels")
 Value = int | float | str | bool
 
 
-def receipt(
-    claim: Claim | None, parent: Sequence[KernelFacts], child: Sequence[KernelFacts]
-) -> tuple[Receipt, str]:
+def receipt(claim: Claim | None, parent: Sequence[KernelFacts], child: Sequence[KernelFacts]) -> tuple[Receipt, str]:
     """Whether `claim` is realised, refuted or indeterminate, and the facts that say so, in one sentence.
 
     A claim must hold in every case in which it can be read: one case that refutes it refutes it. Equal
@@ -47,9 +45,7 @@ def hot(kernels: Sequence[KernelFacts]) -> KernelFacts:
     """The kernel that moves the most bytes in all its launches; the first one where that is unknown."""
 
     def moved(k: KernelFacts) -> float:
-        return k.launches * (
-            _number(k.facts.get("load_sector_bytes")) + _number(k.facts.get("store_sector_bytes"))
-        )
+        return k.launches * (_number(k.facts.get("load_sector_bytes")) + _number(k.facts.get("store_sector_bytes")))
 
     return max(kernels, key=moved)
 

@@ -24,9 +24,7 @@ from tilewright.harness.types import (
 MIB = 1 << 20
 
 
-def observe(
-    task: Task, target: Target, settings: Settings, before: Sequence[Round], done: Round
-) -> Observation | None:
+def observe(task: Task, target: Target, settings: Settings, before: Sequence[Round], done: Round) -> Observation | None:
     """The observation that round `done` makes, given the rounds before it; None where it teaches nothing.
 
     The baseline, rounds without a move or a candidate, and failures of the machine teach nothing.

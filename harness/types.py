@@ -15,7 +15,7 @@ from enum import StrEnum
 from typing import Any, TypeAlias
 
 Scalar: TypeAlias = bool | int | float | str | None
-Json: TypeAlias = bool | int | float | str | None | list[Any] | dict[str, Any]
+Json: TypeAlias = bool | int | float | str | list[Any] | dict[str, Any] | None
 
 
 def sha256(text: str | bytes) -> str:

@@ -1,8 +1,9 @@
-"""A judge that runs nothing: a verdict is a function of the candidate's hash. For tests and benchmarks of the harness."""
+"""A judge that runs nothing: a verdict follows from the hash of a candidate. For tests of the harness."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from tilewright.harness.roles import Once
 from tilewright.harness.types import (
@@ -30,9 +31,7 @@ class ScriptedJudge:
         """Candidates judged by this object, in order: those read from a journal are not among them."""
 
     async def judge(self, task: Task, candidates: Sequence[Candidate], once: Once) -> Judged:
-        answers = [
-            await once(f"judge/{c.digest}", Judged, lambda c=c: self._one(task, c)) for c in candidates
-        ]
+        answers = [await once(f"judge/{c.digest}", Judged, lambda c=c: self._one(task, c)) for c in candidates]
         best = min(answers, key=lambda a: (a.verdict.status is not Status.PASS, a.verdict.time_us or 0.0))
         return Judged(
             candidate=best.candidate,
