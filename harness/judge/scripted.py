@@ -31,7 +31,7 @@ class ScriptedJudge:
         """Candidates judged by this object, in order: those read from a journal are not among them."""
 
     async def judge(self, task: Task, candidates: Sequence[Candidate], once: Once) -> Judged:
-        answers = [await once(f"judge/{c.digest}", Judged, lambda c=c: self._one(task, c)) for c in candidates]
+        answers = [await once(f"judge/{c.digest}", Judged, partial(self._one, task, c)) for c in candidates]
         best = min(answers, key=lambda a: (a.verdict.status is not Status.PASS, a.verdict.time_us or 0.0))
         return Judged(
             candidate=best.candidate,
