@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tilewright.harness.claims import receipt
 from tilewright.harness.decide import decide, speedup
@@ -193,11 +193,10 @@ async def plan(run: Run, planner: Planner, skills: Skills, once: Once) -> Planne
 
 def settle(run: Run, done: Round, proposal: Proposal, judged: Judged, judging_s: float) -> Round:
     """Fill in what the judge found, whether the claim came true, and whether the candidate is kept."""
-    from dataclasses import replace
-
     chosen = judged.candidate or proposal.candidates[0]
     parent = run.proof(proposal.parent)
-    took, facts = receipt(proposal.claim, parent.kernels, judged.proof.kernels)
+    claim = chosen.claim or proposal.claim
+    took, facts = receipt(claim, parent.kernels, judged.proof.kernels)
     decision, reason = decide(run.best.verdict, judged.verdict, took)
     return replace(
         done,
@@ -206,6 +205,7 @@ def settle(run: Run, done: Round, proposal: Proposal, judged: Judged, judging_s:
         reason=reason,
         candidate=chosen.digest,
         label=chosen.label,
+        claim=claim,
         receipt=took,
         trials=judged.trials or (one_trial(chosen, judged.verdict),),
         speedup=speedup(run.rounds[0].verdict, judged.verdict),

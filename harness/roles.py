@@ -7,6 +7,7 @@ from typing import Protocol, TypeVar
 
 from tilewright.harness.types import (
     Candidate,
+    Context,
     Evidence,
     Json,
     Judged,
@@ -51,6 +52,12 @@ class History(Protocol):
     @property
     def observations(self) -> Sequence[Observation]:
         """What memory may learn from this run so far, in order of rounds."""
+
+    def context(self, n: int) -> Context:
+        """What memory is asked about when round `n`'s candidate is to be changed."""
+
+    def prefix(self, n: int) -> tuple[str, ...]:
+        """Directions of the accepted moves on the lineage that ends at round `n`, oldest first."""
 
     def source(self, n: int) -> str:
         """The candidate of round `n`; KeyError where it had none."""

@@ -223,6 +223,8 @@ class Candidate:
     source: str
     label: str = ""
     """What is different about it, in a few words: `num_warps=8 BLOCK=1024`."""
+    claim: Claim | None = None
+    """The fact that must change if this edit takes; None: the proposal's claim."""
 
     @property
     def digest(self) -> str:
