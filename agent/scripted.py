@@ -10,7 +10,18 @@ import random
 
 from tilewright.harness.errors import NothingLeft
 from tilewright.harness.roles import Ask, History
-from tilewright.harness.types import Candidate, Choice, Claim, Move, Proposal, Status, sha256
+from tilewright.harness.types import (
+    Candidate,
+    Choice,
+    Claim,
+    Evidence,
+    Json,
+    Move,
+    Proposal,
+    Standing,
+    Status,
+    sha256,
+)
 
 DIRECTIONS = ("memory-access", "data-reuse", "parallel-mapping", "latency-hiding")
 
@@ -52,4 +63,23 @@ class ScriptedPlanner:
                 seed=history.settings.seed,
                 policy="scripted",
             ),
+        )
+
+
+class EchoSkills:
+    """Skills that answer every question with the question itself."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        """Tools asked of this object, in order: answers read from a journal are not among them."""
+
+    async def ask(self, skill: str, tool: str, arguments: dict[str, Json]) -> Evidence:
+        self.asked.append(f"{skill}.{tool}")
+        return Evidence(
+            skill=skill,
+            tool=tool,
+            question=arguments,
+            answer=arguments,
+            standing=Standing.SUPPORTED,
+            key=sha256(f"{skill}.{tool} {arguments}"),
         )

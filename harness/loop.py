@@ -81,6 +81,8 @@ async def optimize(
     `stop` is asked between rounds (time limit, Ctrl-C). Raises TaskProblem when the baseline does not pass,
     MachineProblem when the machine fails: either way every finished round is committed.
     """
+    if run.next > 0:
+        require_sound(run)
     while run.next <= rounds:
         if stop():
             return "stopped"
@@ -97,7 +99,7 @@ async def optimize(
             run.commit(record)
         tell(Finished(round=record.round))
         if n == 0:
-            require_sound(run, record.round)
+            require_sound(run)
     return f"{rounds} rounds are done"
 
 
@@ -122,9 +124,9 @@ async def baseline(run: Run, judge: Judge, once: Once) -> Record:
     return Record(round=done, source=start.source, proof=judged.proof)
 
 
-def require_sound(run: Run, base: Round) -> None:
+def require_sound(run: Run) -> None:
     """Stop where the starting kernel itself does not pass: every later verdict would be against nothing."""
-    verdict = base.verdict
+    verdict = run.rounds[0].verdict
     if verdict.status not in (Status.PASS, Status.TASK_WEAK):
         raise TaskProblem(
             f"the starting kernel does not pass ({verdict.status} {verdict.failure or ''}): {verdict.detail}",

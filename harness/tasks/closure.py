@@ -30,22 +30,22 @@ class Symbol:
     """A thing that a name means: a definition in a copied module, or an import that stays one."""
 
     module: str
-    name: str | None
-    copied: bool
+    name: str | None = None
+    """None for an import, whose whole path is in `module`."""
+
+
+Names = Callable[[Symbol], str]
+"""What a symbol is called in the end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Edit:
-    """A span of a piece, in (line, byte column), that must come to read as a symbol's final name."""
+    """A span of source that must read anew: a name, or an import within a block."""
 
     start: tuple[int, int]
+    """Line from 1, and byte in the line."""
     end: tuple[int, int]
-    spelled: str
-    symbol: Symbol | None
-    text: Callable[[Callable[[Symbol], str]], str] | None = None
-    """For imports that are rewritten: the new text, given what symbols are called."""
-    taken: str = ""
-    """A local name that the symbol must not be called by."""
+    render: Callable[[Names], str]
 
 
 @dataclass(slots=True)
@@ -59,13 +59,17 @@ class Closure:
     """Whether modules beside the first one, in the library's folders, are copied too."""
     pieces: dict[str, list[Piece]] = field(default_factory=dict)
     edits: dict[int, list[Edit]] = field(default_factory=dict)
+    """By a piece's identity."""
+    mentions: dict[Symbol, list[tuple[Piece, str]]] = field(default_factory=dict)
+    """How each symbol is spelled, and where; an empty spelling is one that must not stay."""
     imports: dict[Symbol, Alias] = field(default_factory=dict)
     submodules: set[str] = field(default_factory=set)
+    """`import a.b.c` that a use of `a.b` relies on."""
     stars: set[str] = field(default_factory=set)
-    spellings: dict[Symbol, list[str]] = field(default_factory=dict)
     given: set[str] = field(default_factory=set)
+    """Builtins that are used, and must not be shadowed."""
     edges: dict[str, list[str]] = field(default_factory=dict)
-    chains: set[str] = field(default_factory=set)
+    """Which modules' names each module uses."""
 
     # --- what a name means --------------------------------------------------------------------------------
 
@@ -87,7 +91,7 @@ class Closure:
             for piece in module.pieces:
                 if name in piece.touches:
                     self._include(module, piece)
-            return self._symbol(Symbol(module.name, name, True), name), 0
+            return Symbol(module.name, name), 0
         if name in module.aliases:
             return self._alias(module, module.aliases[name], name, chain, where, soft)
         for star in module.stars:
@@ -119,7 +123,7 @@ class Closure:
             source = self.library.find(alias.module)
             if source is not None and self._defines(source, alias.attribute):
                 self._edge(module, source)
-                return self._spelled(self._resolve(source, alias.attribute, chain, where), name)
+                return self._resolve(source, alias.attribute, chain, where)
             return self._inside(module, alias.dotted, chain, 0, where)
         if top in CARRIED:
             alias = Alias(CARRIED[top] + alias.module[len(top) :], alias.attribute)
@@ -133,11 +137,13 @@ class Closure:
             )
         if alias.attribute is None:
             dotted = ".".join([alias.module, *chain])
-            self.chains.add(dotted)
             self.submodules.update(s for s in module.side_imports if _shares(s, dotted))
-        symbol = Symbol(alias.dotted, None, False)
+            for piece in module.pieces:
+                if any(_shares(s, dotted) for s in piece.loads):
+                    self._include(module, piece)
+        symbol = Symbol(alias.dotted)
         self.imports.setdefault(symbol, alias)
-        return self._symbol(symbol, name), 0
+        return symbol, 0
 
     def _inside(
         self, module: Module, name: str, chain: Sequence[str], taken: int, where: str
@@ -178,17 +184,6 @@ class Closure:
         if used.name not in targets:
             targets.append(used.name)
 
-    def _symbol(self, symbol: Symbol, spelled: str) -> Symbol:
-        names = self.spellings.setdefault(symbol, [])
-        if spelled not in names:
-            names.append(spelled)
-        return symbol
-
-    def _spelled(self, found: tuple[Symbol | None, int], name: str) -> tuple[Symbol | None, int]:
-        if found[0] is not None:
-            self._symbol(found[0], name)
-        return found
-
     # --- what a piece needs -------------------------------------------------------------------------------
 
     def _include(self, module: Module, piece: Piece) -> None:
@@ -198,84 +193,98 @@ class Closure:
         have.append(piece)
         edits = self.edits.setdefault(id(piece), [])
         for occurrence in piece.occurrences:
-            edit = self._occurrence(module, occurrence)
+            edit = self._occurrence(module, piece, occurrence)
             if edit is not None:
                 edits.append(edit)
-        for nested in piece.imports:
-            edit = self._nested(module, nested)
-            if edit is not None:
-                edits.append(edit)
+        edits.extend(self._nested(module, piece, nested) for nested in piece.imports)
 
-    def _occurrence(self, module: Module, occurrence: Occurrence) -> Edit | None:
+    def _mention(self, symbol: Symbol, piece: Piece, spelled: str) -> None:
+        self.mentions.setdefault(symbol, []).append((piece, spelled))
+
+    def _occurrence(self, module: Module, piece: Piece, occurrence: Occurrence) -> Edit | None:
         node, name = occurrence.node, occurrence.name
-        where = f"{module.path}:{node.lineno}"
+        taken = 0
         if occurrence.binds and name not in module.aliases:
-            symbol: Symbol | None = self._symbol(Symbol(module.name, name, True), name)
-            taken = 0
+            symbol: Symbol | None = Symbol(module.name, name)
         else:
-            attributes = [a.attr for a in occurrence.chain]
-            symbol, taken = self._resolve(module, name, attributes, where, soft=occurrence.soft)
+            chain = [a.attr for a in occurrence.chain]
+            where = f"{module.path}:{node.lineno}"
+            symbol, taken = self._resolve(module, name, chain, where, soft=occurrence.soft)
         if symbol is None:
             return None
-        if isinstance(node, ast.Name):
-            end: ast.expr = occurrence.chain[taken - 1] if taken else node
-            spelled = ".".join([name, *(a.attr for a in occurrence.chain[:taken])])
-            return Edit(
-                (node.lineno, node.col_offset), (end.end_lineno or 0, end.end_col_offset or 0), spelled, symbol
-            )
-        return _word_edit(module, node, name, symbol)
+        attributes = occurrence.chain[:taken]
+        self._mention(symbol, piece, ".".join([name, *(a.attr for a in attributes)]))
+        start, end = _span(module, node, name)
+        if attributes:
+            end = (attributes[-1].end_lineno or 0, attributes[-1].end_col_offset or 0)
+        meant = symbol
+        return Edit(start, end, lambda names: names(meant))
 
-    def _nested(self, module: Module, nested: NestedImport) -> Edit | None:
-        """How an import within a block or function must read: as it is, as an assignment, or as a failure."""
+    def _nested(self, module: Module, piece: Piece, nested: NestedImport) -> Edit:
+        """An import within a block or a function: as it is, or an assignment, or the failure it provides for."""
         node = nested.node
-        parts: list[Callable[[Callable[[Symbol], str]], str]] = []
-        changed = False
-        taken = ""
-        symbols: list[Symbol] = []
-        for name in node.names:
-            target = module.absolute(node) if isinstance(node, ast.ImportFrom) else name.name
-            local = name.asname or name.name.partition(".")[0]
-            bound = Symbol(module.name, local, True) if nested.at_module_level and local not in module.aliases else None
-            top = target.partition(".")[0]
-            where = f"{module.path}:{node.lineno}"
-            if self._follows(target) and (self.library.find(target) is not None or not nested.guarded):
-                if not isinstance(node, ast.ImportFrom):
-                    raise TaskProblem(f"{where} imports the module {target!r} in a block, which is not followed")
-                source = self.library.find(target)
-                if source is None:
-                    raise TaskProblem(f"{where} imports {target!r}, which is not installed", f"install {top}")
-                self._edge(module, source)
-                symbol, _ = self._resolve(source, name.name, (), where)
-                if symbol is None:
-                    raise TaskProblem(f"{where} imports {name.name!r}, which {target} does not define")
-                symbols.append(symbol)
-                taken, changed = local, True
-                parts.append(_assign(local, bound, symbol))
-            elif is_allowed(top) or top in CARRIED:
-                path = CARRIED[top] + target[len(top) :] if top in CARRIED else target
-                changed = changed or top in CARRIED
-                parts.append(_import(path, name, bound, isinstance(node, ast.ImportFrom)))
-            elif nested.guarded:
-                changed = True
-                parts.append(lambda _, top=top: f'raise ImportError("a candidate cannot import {top}")')  # type: ignore[misc]  # default binds the loop's value
-            else:
-                raise TaskProblem(
-                    f"{where} imports {target!r}, and a candidate may import only the standard library, torch and triton",
-                    "write that part into the task by hand",
-                )
-            if bound is not None:
-                self._symbol(bound, local)
-                changed = changed or False
-        new = parts
-
-        def text(final: Callable[[Symbol], str]) -> str:
-            return "; ".join(part(final) for part in new)
-
+        parts = [self._nested_name(module, piece, nested, alias) for alias in node.names]
         return Edit(
             (node.lineno, node.col_offset),
             (node.end_lineno or 0, node.end_col_offset or 0),
-            "" if changed else ast.unparse(node),
-            symbols[0] if symbols else None,
-            text,
-            taken,
+            lambda names: "; ".join(part(names) for part in parts),
         )
+
+    def _nested_name(
+        self, module: Module, piece: Piece, nested: NestedImport, alias: ast.alias
+    ) -> Callable[[Names], str]:
+        node, where = nested.node, f"{module.path}:{nested.node.lineno}"
+        target = module.absolute(node) if isinstance(node, ast.ImportFrom) else alias.name
+        local = alias.asname or alias.name.partition(".")[0]
+        top = target.partition(".")[0]
+        bound: Symbol | None = None
+        if nested.at_module_level and local not in module.aliases:
+            bound = Symbol(module.name, local)
+            self._mention(bound, piece, local)
+        name: Callable[[Names], str] = lambda names: names(bound) if bound else local  # noqa: E731
+        if self._follows(target) and not (nested.guarded and self.library.find(target) is None):
+            source = self.library.find(target)
+            if source is None or not isinstance(node, ast.ImportFrom) or not self._defines(source, alias.name):
+                raise TaskProblem(
+                    f"{where} imports {alias.name!r} of {target!r} within a block, which cannot be followed",
+                    "write that part into the task by hand",
+                )
+            self._edge(module, source)
+            symbol, _ = self._resolve(source, alias.name, (), where)
+            if symbol is None:  # a builtin under its own name
+                return lambda names: f"{name(names)} = {alias.name}"
+            self._mention(symbol, piece, "")
+            meant = symbol
+            return lambda names: f"{name(names)} = {names(meant)}"
+        if top in CARRIED or is_allowed(top):
+            path = CARRIED.get(top, top) + target[len(top) :]
+            if isinstance(node, ast.ImportFrom):
+                return lambda names: f"from {path} import {_renamed(alias.name, name(names))}"
+            if alias.asname or bound is None or "." not in path:
+                return lambda names: f"import {_renamed(path, name(names) if alias.asname or bound else path)}"
+            return lambda names: f"import {path}"
+        if nested.guarded:
+            return lambda names: f'raise ImportError("a candidate cannot import {top}")'
+        raise TaskProblem(
+            f"{where} imports {target!r}, and a candidate may import only the standard library, torch and triton",
+            "write that part into the task by hand",
+        )
+
+
+def _renamed(what: str, name: str) -> str:
+    return what if what == name else f"{what} as {name}"
+
+
+def _shares(submodule: str, dotted: str) -> bool:
+    """Whether a use of `dotted` may rely on `import submodule`: they share more than the package."""
+    return submodule.split(".")[:2] == dotted.split(".")[:2]
+
+
+def _span(module: Module, node: ast.stmt | ast.Name, name: str) -> tuple[tuple[int, int], tuple[int, int]]:
+    """Where a name stands: a definition or a `global` has it after a keyword."""
+    if isinstance(node, ast.Name):
+        return (node.lineno, node.col_offset), (node.lineno, node.col_offset + len(name.encode()))
+    line = module.source.split("\n")[node.lineno - 1].encode()
+    found = re.compile(rb"\b" + re.escape(name.encode()) + rb"\b").search(line, node.col_offset)
+    at = found.start() if found else node.col_offset
+    return (node.lineno, at), (node.lineno, at + len(name.encode()))

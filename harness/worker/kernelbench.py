@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from tilewright.harness.worker.failed import Failed
-from tilewright.harness.worker.outcome import foreign_lines, sentence
+from tilewright.harness.worker.failed import Failed, sentence
+from tilewright.harness.worker.outcome import foreign_lines
 from tilewright.harness.worker.tensors import to_tensor
 from tilewright.harness.worker.wire import Blob
 

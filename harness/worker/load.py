@@ -8,8 +8,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from tilewright.harness.worker.failed import Failed
-from tilewright.harness.worker.outcome import FOREIGN, foreign_lines, sentence
+from tilewright.harness.worker.failed import Failed, sentence
+from tilewright.harness.worker.outcome import FOREIGN, foreign_lines
 
 
 def load(source: str, name: str, *, blame: str = "launch") -> ModuleType:

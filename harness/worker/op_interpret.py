@@ -12,8 +12,9 @@ from __future__ import annotations
 from typing import Any
 
 from tilewright.harness.worker import interpreter, kernelbench, tensors
+from tilewright.harness.worker.failed import sentence
 from tilewright.harness.worker.load import entry, load
-from tilewright.harness.worker.outcome import Unsupported, chain, foreign_lines, sentence
+from tilewright.harness.worker.outcome import Unsupported, chain, foreign_lines
 from tilewright.harness.worker.redirect import redirected
 from tilewright.harness.worker.wire import Blob
 

@@ -4,7 +4,7 @@ Job: kind, task_source, args, mutates, seed, precision, target; the tensors are 
 job carries none: its file makes the inputs, the weights and Model's arguments from the seed, and all of them are in
 the reply.
 Reply: `exact` (`float64`, or `native` with `exact_note`), `disturbed` (how many runs), `mutated` (arguments that the
-reference overwrites), `track` (state that it changes), `shape_of` …; tensors `native:NAME`, `exact:NAME`,
+reference overwrites), `track` (state that it changes); tensors `native:NAME`, `exact:NAME`,
 `disturbed0:NAME`…, `lower:NAME`, where NAME is `out0`…, `mutated:ARG` or `state:NAME`. KernelBench adds `args`, `init`
 and tensors `in0`…, `state:NAME`.
 """
@@ -18,9 +18,9 @@ from typing import Any
 import torch
 
 from tilewright.harness.worker import kernelbench, tensors
-from tilewright.harness.worker.failed import Failed
+from tilewright.harness.worker.failed import Failed, sentence
 from tilewright.harness.worker.load import entry, load
-from tilewright.harness.worker.outcome import foreign_line_number, foreign_lines, sentence
+from tilewright.harness.worker.outcome import foreign_lines
 from tilewright.harness.worker.precision import disturbed, in_float64, lower_bits, quantised, to_float64
 from tilewright.harness.worker.redirect import redirected
 from tilewright.harness.worker.wire import Blob
@@ -109,10 +109,7 @@ def _blamed(do: Callable[[], Any]) -> Any:
     except Failed:
         raise
     except Exception as error:
-        line = foreign_line_number(error)
-        failure = Failed("task", sentence(error), foreign_lines(error))
-        failure.line = line
-        raise failure from error
+        raise Failed("task", sentence(error), foreign_lines(error)) from error
 
 
 # --- the runs ---------------------------------------------------------------------------------------------

@@ -56,14 +56,19 @@ def foreign_line_number(error: BaseException) -> int | None:
 
 def reply_for(error: BaseException, otherwise: str = "launch") -> dict[str, Any]:
     """The reply header that reports `error`. A `Failed` anywhere in its chain speaks for it."""
+    failure = _failure(error, otherwise)
+    failure.trace = failure.trace or foreign_lines(error)
+    reply = failure.reply()
+    reply["failed"]["line"] = foreign_line_number(error)
+    return reply
+
+
+def _failure(error: BaseException, otherwise: str) -> Failed:
     links = list(chain(error))
-    trace = foreign_lines(error)
     for link in links:
         if isinstance(link, Failed):
-            link.trace = link.trace or trace
-            return link.reply()
+            return link
     if any(isinstance(link, MemoryError) for link in links):
-        return Failed("out-of-memory", "it asked for more memory than a job may have", trace).reply()
+        return Failed("out-of-memory", "it asked for more memory than a job may have")
     # Triton's interpreter repeats what a kernel raised as `InterpreterError(repr(e))`.
-    speaks = links[-1] if type(error).__name__ == "InterpreterError" else error
-    return Failed(otherwise, sentence(speaks), trace).reply()
+    return Failed(otherwise, sentence(links[-1] if type(error).__name__ == "InterpreterError" else error))

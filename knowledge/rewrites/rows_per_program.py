@@ -92,7 +92,8 @@ class RowsPerProgram:
             raise Refused("it is not launched in this module")
         if mentions(source, kernel.name) != len(sites):
             raise Refused("it is used in other ways than plain launches")
-        taken = {n.value for n in walk(source.module) if isinstance(n, cst.Name)}
+        around = [kernel.node, *(source.function(site.call) or source.module for site in sites)]
+        taken = {n.value for scope in around for n in walk(scope) if isinstance(n, cst.Name)}
         rows, mask, tile = _fresh("rows", taken), _fresh("row_mask", taken), _fresh("ROWS", taken)
         grids = [_rows_of(source, site) for site in sites]
         kinds = RowKinds(source, language(source), kernel.node, rows, mask, tile)
@@ -201,11 +202,8 @@ def _relaunch(
     source: Source, site: Launch, grid: cst.BaseExpression, count: str, tile: str, plan: _Plan
 ) -> Iterator[Patch]:
     text = source.code(grid)
-    scope = source.function(site.call) or source.module
-    in_scope = {n.value for n in walk(scope) if isinstance(n, cst.Name)}
-    local = _fresh("ROWS", in_scope) if tile != "ROWS" else tile
-    quotient = f"triton.cdiv({text}, {local})" if _has_triton(source) else f"({text} + {local} - 1) // {local}"
-    set_rows = f"{local} = {plan.rows}"
+    quotient = f"triton.cdiv({text}, {tile})" if _has_triton(source) else f"({text} + {tile} - 1) // {tile}"
+    set_rows = f"{tile} = {plan.rows}"
     in_place = isinstance(site.grid, cst.Tuple | cst.List)
     anchor: cst.CSTNode = site.call if in_place else grid
     if not in_place and shared_grid(source, site):
@@ -219,11 +217,10 @@ def _relaunch(
     if first is None:
         raise Refused("the launch does not stand on a line of its own")
     yield first
-    values = {tile: local}
-    if site.kernel.parameter(count) is None:
-        values[count] = text
+    values = {} if site.kernel.parameter(count) else {count: text}
+    values[tile] = tile
     if plan.warps is not None:
-        values["num_warps"] = plan.warps.replace("{rows}", local)
+        values["num_warps"] = plan.warps.replace("{rows}", tile)
     try:
         yield from give(source, site, values)
     except ValueError as error:
@@ -264,7 +261,8 @@ def _parameters(source: Source, kernel: Kernel, fresh: list[str], tile: str, pre
     defaults = last.default is not None
     texts = [f"{name}=None" if defaults else name for name in fresh]
     texts.append(f"{tile}: {prefix}.constexpr = 1" if defaults else f"{tile}: {prefix}.constexpr")
-    end = source.span(last.node)[1]
+    written = [last.node.name, last.node.annotation and last.node.annotation.annotation, last.default]
+    end = max(source.outer(part)[1] for part in written if part is not None)
     if isinstance(last.node.comma, cst.Comma):
         close = source.data.index(b")", source.span(last.node.comma)[1])
         line = source.data.rfind(b"\n", 0, close) + 1
