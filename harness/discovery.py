@@ -105,7 +105,9 @@ def _fields(path: Path, lines: Sequence[str]) -> dict[str, Any]:
             if isinstance(values.get(open_key), dict):
                 key, colon, value = line.strip().partition(":")
                 if not colon:
-                    raise SkillProblem(f"{path}:{number}: expected `key: value` under {open_key}, found {line.strip()!r}")
+                    raise SkillProblem(
+                        f"{path}:{number}: expected `key: value` under {open_key}, found {line.strip()!r}"
+                    )
                 values[open_key][key.strip()] = _plain(value)
             elif open_key:
                 values[open_key] = f"{values[open_key]} {line.strip()}".strip()

@@ -146,7 +146,7 @@ class Store:
         waiting = list(names)
         while waiting:
             chunk, waiting = waiting[:_CHUNK], waiting[_CHUNK:]
-            done = self._run("cat-file", "--batch", input="".join(f"{n}\n" for n in chunk).encode())
+            done = self._run("cat-file", "--batch", "--buffer", input="".join(f"{n}\n" for n in chunk).encode())
             read = 0
             for data in _parse_batch(done.out):
                 yield chunk[read], data

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import logging
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -29,6 +30,9 @@ LARGEST_ANSWER = 1 << 20
 """Bytes of JSON: a larger answer would bloat the run's history, and no planner reads it."""
 TIMEOUT_S = 300.0
 """How long one question may take: deep analyses compile, but nothing sensible takes longer."""
+MOST_WORDS = 1000
+"""Characters of an error that are passed on."""
+LOG = logging.getLogger(__name__)
 INSTRUCTIONS = (
     "Skills of Tilewright, which makes GPU kernels faster and proves it. Tools are named skill_tool; they advise "
     "and change nothing. Only the harness's judge says whether a kernel is right and how fast it is."
@@ -46,9 +50,7 @@ class Hub:
 
 async def hub(folders: Sequence[Path] = ()) -> Hub:
     """Build the hub from the installed skills and those in `folders`; a broken one is reported, never fatal."""
-    from mcp.server import MCPServer
-
-    server = MCPServer("tilewright", instructions=INSTRUCTIONS, log_level="ERROR")
+    server = _server()
     found, broken = discover(folders)
     skills: dict[str, Skill] = {}
     for skill in found:
@@ -62,6 +64,25 @@ async def hub(folders: Sequence[Path] = ()) -> Hub:
         else:
             skills[skill.name] = skill
     return Hub(server=server, skills=skills, broken=tuple(broken))
+
+
+def _server() -> MCPServer:
+    from mcp.server import MCPServer
+    from mcp.server.mcpserver.exceptions import ToolError, UnexpectedToolError
+
+    class Server(MCPServer):
+        """Tells the client what broke in a tool; the SDK alone would say only that something did."""
+
+        async def call_tool(self, name: str, arguments: dict[str, Any], context: Any = None) -> Any:
+            try:
+                return await super().call_tool(name, arguments, context)
+            except UnexpectedToolError as failure:
+                cause = failure.__cause__ or failure
+                LOG.error("%s broke", name, exc_info=cause)
+                said = f"{name} broke ({type(cause).__name__}: {cause}); this is a bug of the skill, please report it"
+                raise ToolError(said[:MOST_WORDS]) from failure
+
+    return Server("tilewright", instructions=INSTRUCTIONS, log_level="ERROR")
 
 
 async def _try_out(skill: Skill) -> None:

@@ -499,6 +499,8 @@ class Settings:
     seed: int = 0
     versions: Mapping[str, str] = field(default_factory=dict)
     """tilewright, torch, triton, python at creation."""
+    rounds: int = 10
+    """How many were asked for; `resume` goes on to as many."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

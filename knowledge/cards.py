@@ -147,7 +147,12 @@ def _load(folders: tuple[Path, ...]) -> Cards:
     signs = _collect(_each(roots, "signs.toml", "sign"), _sign)
     directions = _collect(_each(roots, "directions.toml", "direction"), _direction)
     files: dict[str, str] = {}
-    rows = [row for root in roots for file in sorted((root / "strategies").glob("*.toml")) for row in _rows(file, "strategy")]
+    rows = [
+        row
+        for root in roots
+        for file in sorted((root / "strategies").glob("*.toml"))
+        for row in _rows(file, "strategy")
+    ]
     strategies = _collect(rows, lambda row: _strategy(row, directions, signs), files)
     transitions: dict[tuple[str, str], TransitionPrior] = {}
     for row in _each(roots, "transitions.toml", "transition"):
@@ -177,7 +182,9 @@ def _rows(file: Path, key: str) -> list[Table]:
     return rows
 
 
-def _collect(rows: Sequence[Table], card: Callable[[Table], Card], files: dict[str, str] | None = None) -> dict[str, Card]:
+def _collect(
+    rows: Sequence[Table], card: Callable[[Table], Card], files: dict[str, str] | None = None
+) -> dict[str, Card]:
     found: dict[str, Card] = {}
     seen: dict[str, Path] = {}
     for row in rows:

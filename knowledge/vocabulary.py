@@ -13,26 +13,25 @@ from collections.abc import Callable, Mapping
 
 Value = int | float | str | bool
 
-FACTS = frozenset(
-    # From the compiler.
-    "registers spill_bytes shared_bytes num_warps num_stages barriers "
-    "loads loads_in_loop stores stores_in_loop atomics dots dots_in_loop reduces reduces_in_loop loops "
-    "converts_in_loop async_copies mma dot_precision "
-    "load_bits_min load_bits_max store_bits_min store_bits_max narrow_loads narrow_stores "
-    "tile_elements tile_rank index64_ops "
-    # From the census of programs.
-    "load_bytes store_bytes load_sector_bytes store_sector_bytes reread_bytes unique_load_bytes "
-    "unique_store_bytes fp32_flops dot_flops sfu_ops reduce_steps "
-    # Of a call as a whole.
-    "programs launches kernels".split()
-)
+_FACTS = """
+registers spill_bytes shared_bytes num_warps num_stages barriers
+loads loads_in_loop stores stores_in_loop atomics dots dots_in_loop reduces reduces_in_loop loops
+converts_in_loop async_copies mma dot_precision
+load_bits_min load_bits_max store_bits_min store_bits_max narrow_loads narrow_stores
+tile_elements tile_rank index64_ops
+load_bytes store_bytes load_sector_bytes store_sector_bytes reread_bytes unique_load_bytes
+unique_store_bytes fp32_flops dot_flops sfu_ops reduce_steps
+programs launches kernels
+"""
+FACTS = frozenset(_FACTS.split())
 """Facts that a claim may name; docs/facts.md says what each means."""
 
-CEILINGS = frozenset(
-    "warp_size multiprocessors clock_hz dram_bytes_per_s dram_latency_s l2_bytes l2_bytes_per_s "
-    "shared_bytes_per_multiprocessor shared_bytes_per_block registers_per_multiprocessor "
-    "warps_per_multiprocessor blocks_per_multiprocessor fp32_flops_per_s launch_s".split()
-)
+_CEILINGS = """
+warp_size multiprocessors clock_hz dram_bytes_per_s dram_latency_s l2_bytes l2_bytes_per_s
+shared_bytes_per_multiprocessor shared_bytes_per_block registers_per_multiprocessor
+warps_per_multiprocessor blocks_per_multiprocessor fp32_flops_per_s launch_s
+"""
+CEILINGS = frozenset(_CEILINGS.split())
 """Numbers of the target that an expression may use."""
 
 RELATIONS = ("==", ">=", "<=", "rises", "falls", "differs")

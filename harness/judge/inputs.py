@@ -27,9 +27,7 @@ def generator(seed: int, case: str, argument: str) -> np.random.Generator:
 def draw(tensor: Tensor, *, seed: int, case: str) -> Blob:
     """The values of one tensor argument. Raises TaskProblem for a dtype that cannot be drawn."""
     if tensor.dtype not in ITEM_BYTES or tensor.dtype.startswith("float8"):
-        raise TaskProblem(
-            f"argument {tensor.name}: values of type {tensor.dtype} cannot be drawn", "use another dtype"
-        )
+        raise TaskProblem(f"argument {tensor.name}: values of type {tensor.dtype} cannot be drawn", "use another dtype")
     source = generator(seed, case, tensor.name)
     if tensor.strides is None:
         return to_blob(_values(tensor, source, tensor.shape), tensor.dtype)
@@ -45,7 +43,12 @@ def _values(tensor: Tensor, source: np.random.Generator, shape: tuple[int, ...])
     if tensor.values == "integers" or whole:
         low, high = int(tensor.low), int(tensor.high)
         kind = np.dtype(tensor.dtype) if whole and tensor.dtype != "bool" else np.dtype(np.int64)
-        drawn: Array = source.integers(low, high, size=shape, dtype=kind)
+        try:
+            drawn: Array = source.integers(low, high, size=shape, dtype=kind)
+        except ValueError as error:
+            raise TaskProblem(
+                f"argument {tensor.name}: integers [{low}, {high}) do not fit {tensor.dtype}", "mend the range"
+            ) from error
         return drawn if whole else drawn.astype(np.float64)
     kind32 = np.float64 if tensor.dtype == "float64" else np.float32
     if tensor.values == "uniform":

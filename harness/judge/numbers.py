@@ -42,7 +42,7 @@ def to_blob(values: Array, dtype: str) -> Blob:
     else:
         with np.errstate(over="ignore"):
             array = np.ascontiguousarray(values, dtype=np.dtype(dtype))
-    return Blob(dtype, tuple(int(n) for n in values.shape), memoryview(array.reshape(-1)).cast("B"))
+    return Blob(dtype, tuple(int(n) for n in values.shape), array.reshape(-1).view(np.uint8).data)
 
 
 def array(blob: Blob) -> Array:
@@ -63,4 +63,5 @@ def real(blob: Blob) -> Real:
 def ulp(values: Real, dtype: str) -> Real:
     """Spacing of `dtype` at each value; at zero and among subnormals that of the smallest normal number."""
     _, exponent = np.frexp(np.maximum(np.abs(values), SMALLEST_NORMAL[dtype]))
-    return np.ldexp(1.0, exponent - SIGNIFICANT_BITS[dtype])
+    spacing: Real = np.ldexp(np.float64(1.0), exponent - SIGNIFICANT_BITS[dtype])
+    return spacing

@@ -31,16 +31,32 @@ from tilewright.harness.worker import wire
 from tilewright.harness.worker.wire import Blob
 
 Reply: TypeAlias = tuple[dict[str, Any], dict[str, Blob]]
-OnPending: TypeAlias = Callable[[dict[str, Any]], Awaitable[dict[str, Any]]]
+OnPending: TypeAlias = Callable[[dict[str, Any], dict[str, Blob]], Awaitable[dict[str, Any]]]
 
 GIB = 1 << 30
 START_LIMIT_S = 120.0
 """Importing torch and triton takes 4 s on an idle machine, and far longer on a busy one with a cold disk."""
-END_LIMIT_S = 10.0
+END_LIMIT_S = 2.0
 """After its answer a child only has to exit."""
 ENVIRONMENT = frozenset(
-    "PATH LANG LC_ALL LC_CTYPE TZ LD_LIBRARY_PATH CUDA_HOME CUDA_PATH CUDA_VISIBLE_DEVICES CUDA_DEVICE_ORDER"
-    " NVIDIA_VISIBLE_DEVICES NVIDIA_DRIVER_CAPABILITIES CC CXX TRITON_PTXAS_PATH TRITON_PTXAS_BLACKWELL_PATH".split()
+    [
+        "PATH",
+        "LANG",
+        "LC_ALL",
+        "LC_CTYPE",
+        "TZ",
+        "LD_LIBRARY_PATH",
+        "CUDA_HOME",
+        "CUDA_PATH",
+        "CUDA_VISIBLE_DEVICES",
+        "CUDA_DEVICE_ORDER",
+        "NVIDIA_VISIBLE_DEVICES",
+        "NVIDIA_DRIVER_CAPABILITIES",
+        "CC",
+        "CXX",
+        "TRITON_PTXAS_PATH",
+        "TRITON_PTXAS_BLACKWELL_PATH",
+    ]
 )
 """What workers may see of the environment. Anything else could be a secret."""
 BOOT = (
@@ -82,18 +98,23 @@ def failed(failure: str, detail: str) -> dict[str, Any]:
     return {"failed": {"failure": failure, "detail": detail, "trace": ""}}
 
 
+def processors() -> int:
+    """How many workers of a kind to run at a time by default: one a processor, from two to eight."""
+    return min(8, max(2, len(os.sched_getaffinity(0))))
+
+
 class Pool:
     """Workers of one mode: `interpret`, `compile` or `measure`."""
 
-    def __init__(
-        self, mode: str, *, width: int = 2, memory_bytes: int = 8 * GIB, file_bytes: int = GIB // 2
-    ) -> None:
+    def __init__(self, mode: str, *, width: int = 2, memory_bytes: int = 8 * GIB, file_bytes: int = GIB // 2) -> None:
         self.mode = mode
         self.versions: Mapping[str, str] = {}
         """python, torch, triton and numpy of the workers; empty until the first job."""
         self._width = asyncio.Semaphore(width)
         self._memory_bytes, self._file_bytes = memory_bytes, file_bytes
         self._process: _Process | None = None
+        self.seed_cache = tempfile.mkdtemp(prefix="tilewright-seed-")
+        """What every job finds in its compile cache; empty unless a trusted job fills it."""
         self._starting = asyncio.Lock()
         self._numbers = itertools.count(1)
 
@@ -108,7 +129,8 @@ class Pool:
         """Do one job within `limit_s` seconds of wall-clock time and return its reply frame.
 
         Where the job fails in any way, the header holds `failed`: {failure, detail, trace}. `on_pending` answers
-        what a job says half-way. Raises MachineProblem where no worker can be started here.
+        what a job says half-way; the clock stands still meanwhile. Raises MachineProblem where no worker can be
+        started here.
         """
         async with self._width:
             try:
@@ -147,8 +169,9 @@ class Pool:
             return self._process
 
     async def close(self) -> None:
-        """End the pool process and everything under it."""
+        """End the pool process and everything under it. A later `run` starts another."""
         await self._discard()
+        shutil.rmtree(self.seed_cache, ignore_errors=True)
 
     # --- the pool process --------------------------------------------------------------------------------
 
@@ -162,7 +185,7 @@ class Pool:
         environment |= {"HOME": home, "TMPDIR": home, "TRITON_CACHE_DIR": str(Path(home) / "cache")}
         environment |= {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
         command = [sys.executable, "-I", "-c", BOOT, root]
-        command += ["--mode", self.mode, "--control-fd", str(theirs.fileno())]
+        command += ["--mode", self.mode, "--control-fd", str(theirs.fileno()), "--seed-cache", self.seed_cache]
         with log.open("wb") as output:
             process = subprocess.Popen(
                 command,
@@ -264,8 +287,8 @@ class Pool:
             reply: Reply | None = None
             trouble = ""
             try:
-                async with asyncio.timeout(limit_s):
-                    reply = await self._converse(ours, job, tensors, on_pending)
+                async with asyncio.timeout(limit_s) as clock:
+                    reply = await self._converse(ours, job, tensors, on_pending, clock)
             except TimeoutError:
                 trouble = "timeout"
             except wire.FrameError as error:
@@ -281,9 +304,7 @@ class Pool:
                 self._kill(process, number)
             await asyncio.to_thread(shutil.rmtree, scratch, ignore_errors=True)
 
-    def _hand_over(
-        self, process: _Process, number: int, job: _Job, theirs: socket.socket, scratch: str
-    ) -> None:
+    def _hand_over(self, process: _Process, number: int, job: _Job, theirs: socket.socket, scratch: str) -> None:
         message = {
             "job": number,
             "scratch": scratch,
@@ -303,13 +324,21 @@ class Pool:
         job: Mapping[str, Any],
         tensors: Mapping[str, Blob],
         on_pending: OnPending | None,
+        clock: asyncio.Timeout,
     ) -> Reply:
+        loop = asyncio.get_running_loop()
         await _send(sock, job, tensors)
         while True:
             header, out = await _receive(sock)
             if not header.pop("pending", False):
                 return header, out
-            await _send(sock, await on_pending(header) if on_pending else {}, {})
+            answer: dict[str, Any] = {}
+            if on_pending is not None:
+                left = (clock.when() or 0.0) - loop.time()
+                clock.reschedule(None)
+                answer = await on_pending(header, out)
+                clock.reschedule(loop.time() + left)
+            await _send(sock, answer, {})
 
     async def _finish(self, process: _Process, number: int, job: _Job, *, patient: bool) -> tuple[int, str]:
         """Wait until the child and all that it left behind are gone; how it ended."""

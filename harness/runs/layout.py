@@ -33,6 +33,7 @@ FORMAT = 1
 LARGE = 256 * 1024
 """Bytes above which a JSON file is stored compressed, once by content, under blobs/ (IR dumps, conversations)."""
 ROUND_JSON = re.compile(r"rounds/\d{2,}/(\d{4,})/round\.json(?:\.ref)?")
+OBSERVATION_JSON = re.compile(r"rounds/\d{2,}/(\d{4,})/observation\.json")
 EVIDENCE_JSON = re.compile(r"rounds/\d{2,}/(\d{4,})/evidence/([0-9a-f]{64})\.json(?:\.ref)?")
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
@@ -9,9 +11,9 @@ from typing import TypeVar
 from tilewright.harness import codec
 from tilewright.harness.errors import RunCorrupt, RunProblem
 from tilewright.harness.gitstore import FSCK, Store
-from tilewright.harness.runs.layout import FORMAT, ROUND_JSON, Header, Pointer, unpack
+from tilewright.harness.runs.layout import FORMAT, OBSERVATION_JSON, ROUND_JSON, Header, Pointer, unpack
 from tilewright.harness.runs.mirror import git_sha
-from tilewright.harness.types import Decision, Round
+from tilewright.harness.types import Decision, Observation, Round
 
 T = TypeVar("T")
 
@@ -79,17 +81,36 @@ def read_header(tree: Tree) -> Header:
 
 def read_rounds(tree: Tree) -> list[Round]:
     """Every round in order, in one batch. Raises RunCorrupt where one is missing or cannot be read."""
-    found = {int(m[1]): path for path in tree.files if (m := ROUND_JSON.fullmatch(path))}
-    for expected, n in enumerate(sorted(found)):
+    found = _numbered(tree, ROUND_JSON)
+    for expected, n in enumerate(found):
         if n != expected:
             raise RunCorrupt(f"{tree.store.path}: round {expected} is missing, though there is a round {n}", FSCK)
-    rounds = []
-    for n, (path, data) in enumerate(tree.read_all(found[n] for n in sorted(found))):
-        done = decode(Round, data, f"{tree.store.path}: {path}")
+    rounds = _decode_all(Round, tree, found.values())
+    for n, done in enumerate(rounds):
         if done.n != n:
-            raise RunCorrupt(f"{tree.store.path}: {path} says that it is round {done.n}", FSCK)
-        rounds.append(done)
+            raise RunCorrupt(f"{tree.store.path}: {found[n]} says that it is round {done.n}", FSCK)
     return rounds
+
+
+def read_observations(tree: Tree) -> list[Observation]:
+    """Every observation in order of rounds, in one batch. Raises RunCorrupt where one cannot be read."""
+    return _decode_all(Observation, tree, _numbered(tree, OBSERVATION_JSON).values())
+
+
+def _numbered(tree: Tree, pattern: re.Pattern[str]) -> dict[int, str]:
+    """The paths that match, by the round's number that is the pattern's first group, in order."""
+    return dict(sorted((int(m[1]), path) for path in tree.files if (m := pattern.fullmatch(path))))
+
+
+def _decode_all(kind: type[T], tree: Tree, paths: Iterable[str]) -> list[T]:
+    # Ten thousand nouns are made and none is dropped: the collector would look through them again and again.
+    collecting = gc.isenabled()
+    gc.disable()
+    try:
+        return [decode(kind, data, f"{tree.store.path}: {path}") for path, data in tree.read_all(paths)]
+    finally:
+        if collecting:
+            gc.enable()
 
 
 def best_of(rounds: Sequence[Round]) -> Round:

@@ -14,7 +14,6 @@ from typing import TypeVar
 
 from tilewright.harness.errors import RunCorrupt, RunProblem
 from tilewright.harness.gitstore import FSCK, Store, os_problem
-from tilewright.harness.observe import observe
 from tilewright.harness.runs import mirror
 from tilewright.harness.runs.interrupts import uninterrupted
 from tilewright.harness.runs.journal import Journal, sync_folder
@@ -31,7 +30,15 @@ from tilewright.harness.runs.layout import (
     round_message,
 )
 from tilewright.harness.runs.lock import Lock
-from tilewright.harness.runs.reading import Tree, best_of, decode, read_header, read_rounds, require_run
+from tilewright.harness.runs.reading import (
+    Tree,
+    best_of,
+    decode,
+    read_header,
+    read_observations,
+    read_rounds,
+    require_run,
+)
 from tilewright.harness.types import Evidence, Observation, Proof, Record, Round, Settings, Target, Task
 
 TIDY_EVERY = 32
@@ -49,8 +56,7 @@ class Run:
         """Use `create` or `open`."""
         self._store, self._header, self._tree, self._tip, self._lock = store, header, tree, tip, lock
         self._rounds = rounds
-        self._observations: list[Observation] = []
-        self._observed = 0
+        self._observations: list[Observation] | None = None
         self._evidence = {m[2]: path for path in tree.files if (m := EVIDENCE_JSON.fullmatch(path))}
         self._sources: dict[int, str] = {}
         self._proofs: dict[int, Proof] = {}
@@ -174,12 +180,9 @@ class Run:
 
     @property
     def observations(self) -> Sequence[Observation]:
-        """What memory may learn from this run so far, derived from the rounds, in their order."""
-        for n in range(self._observed, len(self._rounds)):
-            seen = observe(self.task, self.target, self.settings, self._rounds[:n], self._rounds[n])
-            if seen is not None:
-                self._observations.append(seen)
-        self._observed = len(self._rounds)
+        """What memory may learn from this run so far, in order of rounds: as committed; `fsck` derives it again."""
+        if self._observations is None:
+            self._observations = read_observations(self._tree)
         return self._observations
 
     def source(self, n: int) -> str:
@@ -248,6 +251,8 @@ class Run:
         self._tip = tip
         self._rounds.append(done)
         self._tree.add(files)
+        if record.observation is not None and self._observations is not None:
+            self._observations.append(record.observation)
         self._evidence |= {m[2]: path for path in files if (m := EVIDENCE_JSON.fullmatch(path))}
         if record.source is not None:
             _remember(self._sources, done.n, record.source)

@@ -75,9 +75,11 @@ class Closure:
 
     def need(self, module: Module, name: str) -> Symbol:
         """Include the definition of a name. Raises TaskProblem where the module has none."""
-        found, _ = self._resolve(module, name, (), f"{module.path}")
+        found = None
+        if self._defines(module, name):
+            found, _ = self._resolve(module, name, (), str(module.path))
         if found is None:
-            raise TaskProblem(f"{module.name} does not define {name!r}", "check the function's name")
+            raise TaskProblem(f"{module.name} does not define {name!r} ({module.path})", "check the function's name")
         return found
 
     def _resolve(

@@ -37,17 +37,26 @@ def settled(closure: Closure, first: Symbol) -> Mapping[Symbol, str]:
     return names
 
 
-def emitted(closure: Closure, root: str, names: Mapping[Symbol, str], *, origins: bool = True) -> str:
-    """The file's text: imports, then each module's pieces in the order they stood, dependences first."""
+def emitted(
+    closure: Closure, root: str, names: Mapping[Symbol, str], *, preamble: str = "", quiet: bool = False
+) -> str:
+    """The file's text: imports, then each module's pieces in the order they stood, dependences first.
+
+    `preamble` goes between the imports and the pieces. A comment says where pieces come from; `quiet` leaves
+    it out for those of the root.
+    """
     lazy = any(_module(closure, name).lazy for name in closure.pieces)
     parts = ["\n".join([*(["from __future__ import annotations", ""] if lazy else []), *_imports(closure, names)])]
+    parts.append(preamble)
     for name in _order(closure, root):
-        module = _module(closure, name)
+        module, last = _module(closure, name), 0
         for piece in sorted(closure.pieces.get(name, []), key=lambda p: p.first):
             text = _edited(module, piece, closure.edits[id(piece)], names)
-            if origins or name != root:
-                text = f"# from {name}, line {piece.first}\n{text}"
-            parts.append(text)
+            if last and piece.first == last + 1:
+                parts[-1] += f"\n{text}"
+            else:
+                parts.append(text if quiet and name == root else f"# from {name}, line {piece.first}\n{text}")
+            last = piece.last
     return "\n\n\n".join(part for part in parts if part) + "\n"
 
 

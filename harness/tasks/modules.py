@@ -6,7 +6,7 @@ import ast
 import importlib.machinery
 import importlib.util
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -240,38 +240,54 @@ class Library:
     def find(self, name: str) -> Module | None:
         """The module of a name, or None where there is none. Raises TaskProblem where it has no source."""
         if name not in self.known:
-            spec = self._spec(name)
-            self.known[name] = None if spec is None else _read(name, spec)
+            self.known[name] = self._found(name)
         return self.known[name]
 
-    def _spec(self, name: str) -> importlib.machinery.ModuleSpec | None:
-        path: Sequence[str] | None = [*self.folders, *sys.path]
-        spec: importlib.machinery.ModuleSpec | None = None
-        parts = name.split(".")
-        for depth in range(1, len(parts) + 1):
-            full = ".".join(parts[:depth])
-            spec = importlib.machinery.PathFinder.find_spec(full, path)
-            if spec is None and depth == 1:
-                # Editable installs answer through a finder of their own; a top-level name runs nothing.
-                spec = importlib.util.find_spec(full)
+    def _found(self, name: str) -> Module | None:
+        top, *rest = name.split(".")
+        file, folders = _beside(top, [*self.folders, *sys.path])
+        if file is None and not folders:
+            # Editable installs answer through a finder of their own; a top-level name runs nothing.
+            spec = importlib.util.find_spec(top)
             if spec is None:
                 return None
-            path = list(spec.submodule_search_locations or [])
-        return spec
+            file = None if spec.origin is None else Path(spec.origin)
+            folders = list(spec.submodule_search_locations or [])
+        for part in rest:
+            file, folders = _beside(part, folders)
+        if file is None and not folders:
+            return None
+        return _read(name, file, folders)
 
 
-def _read(name: str, spec: importlib.machinery.ModuleSpec) -> Module:
-    if spec.origin is None or not spec.origin.endswith(".py"):
-        if spec.submodule_search_locations is not None:  # a namespace package: a folder and nothing else
-            return Module(name, Path(next(iter(spec.submodule_search_locations))), "", ast.parse(""), True)
+def _beside(name: str, folders: Sequence[str]) -> tuple[Path | None, list[str]]:
+    """The file of a module in one of the folders, and the folders of its submodules where it is a package.
+
+    As the interpreter looks, but without its finders, which want parent packages to be imported.
+    """
+    spaces: list[str] = []
+    for folder in folders:
+        at = Path(folder) / name
+        if (at / "__init__.py").is_file():
+            return at / "__init__.py", [str(at)]
+        for suffix in importlib.machinery.all_suffixes():
+            if (file := at.with_name(name + suffix)).is_file():
+                return file, []
+        if at.is_dir():
+            spaces.append(str(at))  # a namespace package: a folder and nothing else
+    return None, spaces
+
+
+def _read(name: str, file: Path | None, folders: Sequence[str]) -> Module:
+    if file is None:
+        return Module(name, Path(folders[0]), "", ast.parse(""), True)
+    if file.suffix != ".py":
         raise TaskProblem(
-            f"module {name} has no Python source ({spec.origin or 'built in'}), so it cannot be copied",
+            f"module {name} has no Python source ({file}), so it cannot be copied",
             "scaffold a function whose helpers are written in Python",
         )
-    source = read(spec.origin, "module's")
-    module = Module(name, Path(spec.origin), source, parse(source, spec.origin))
-    module.is_package = spec.submodule_search_locations is not None
-    return module.index()
+    source = read(file, "module's")
+    return Module(name, file, source, parse(source, str(file)), bool(folders)).index()
 
 
 def public(module: Module, name: str) -> bool:

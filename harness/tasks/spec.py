@@ -23,13 +23,19 @@ DTYPES = (*FLOATS, *INTEGERS, "bool")
 RESERVED = ("weight", "name")
 """Keys of a case that are not names to compute with."""
 
-_OTHER_SPELLINGS = dict(
-    pair.split("=")
-    for pair in (
-        "fp16=float16 fp32=float32 fp64=float64 bf16=bfloat16 half=float16 float=float32 double=float64 "
-        "int=int32 short=int16 long=int64 i32=int32 i64=int64 u8=uint8 i8=int8"
-    ).split()
-)
+_OTHER_SPELLINGS = {
+    "fp16": "float16",
+    "fp32": "float32",
+    "fp64": "float64",
+    "bf16": "bfloat16",
+    "half": "float16",
+    "float": "float32",
+    "double": "float64",
+    "int": "int32",
+    "long": "int64",
+    "i32": "int32",
+    "i64": "int64",
+}
 _SPEC = re.compile(r"\s*(?P<dtype>[\w.]+)\s*\[(?P<shape>[^\[\]]*)\]\s*(?P<rest>.*)", re.DOTALL)
 _WORD = re.compile(r"\s*(?P<word>\w+)\s*\[(?P<args>[^\[\]]*)\]")
 _EXPECTED = "`DTYPE[SIZE, SIZE, …]`, then perhaps `strides[…]` and `integers[LOW, HIGH]` or `uniform[LOW, HIGH]`"

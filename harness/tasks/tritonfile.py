@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections.abc import Sequence
 from pathlib import Path
 
 from tilewright.harness.errors import TaskProblem
@@ -15,6 +16,8 @@ from tilewright.harness.tasks.source import (
     check_candidate,
     check_tree,
     definitions,
+    imports,
+    is_allowed,
     parse,
     read,
     without,
@@ -41,34 +44,34 @@ def load(path: Path, source: str, tree: ast.Module, start: str | None) -> Task:
     inputs = read_inputs(values["inputs"][1], where)
     reference = _function(found.get("reference"), "reference", inputs, where)
     _filled_in(reference, where)
+    whole = ast.Module(body=_reached(tree, [reference]), type_ignores=[])
     own_start = _setting(values, "start", where)
     if start is not None:
         candidate = read(start, "start")
         check_candidate(candidate, ENTRY, start, "start")
         _function(definitions(parse(candidate, start)).get(ENTRY), ENTRY, inputs, start)
-        generated = source
     elif own_start is not None:
         if ENTRY in found:
             _function(found[ENTRY], ENTRY, inputs, where)
-        generated, candidate = scaffold.assemble(source, tree, str(own_start), tuple(inputs.args), where)
+        candidate = scaffold.assemble(source, tree, not_candidate(tree), str(own_start), tuple(inputs.args), where)
     else:
         _function(found.get(ENTRY), ENTRY, inputs, where)
         dropped = not_candidate(tree)
         kept = ast.Module(body=[n for n in tree.body if n not in dropped], type_ignores=[])
         check_tree(kept, ENTRY, where, "starting kernel")
-        generated, candidate = source, without(source, dropped)
+        candidate = without(source, dropped)
     return Task(
         name=path.stem,
         kind="triton",
         path=where,
-        source=generated,
+        source=source,
         start=candidate,
         entry=ENTRY,
         args=inputs.args,
         cases=inputs.cases,
         checks=inputs.checks,
         mutates=_mutates(values, inputs, where),
-        family=_word(values, "family", FAMILIES, "", where) or family_of(reference),
+        family=_word(values, "family", FAMILIES, "", where) or family_of(whole),
         precision=_word(values, "precision", PRECISIONS, "strict", where),
         tolerance=_tolerance(values, where),
     )
@@ -76,28 +79,34 @@ def load(path: Path, source: str, tree: ast.Module, start: str | None) -> Task:
 
 def not_candidate(tree: ast.Module) -> list[ast.stmt]:
     """The top statements that no candidate may carry: the task's own, and what only the reference uses."""
-    drop: list[ast.stmt] = []
-    if tree.body and ast.get_docstring(tree, clean=False) is not None:
-        drop.append(tree.body[0])
     mine = {"reference", *SETTINGS}
-    binds = {id(n): names.bound([n]) for n in tree.body}
-    drop += [n for n in tree.body if binds[id(n)] and binds[id(n)] <= mine and n not in drop]
-    uses = {id(n): {o.name for o in names.occurrences(n)} for n in tree.body}
+    own = [n for n in tree.body if (binds := names.bound([n])) and binds <= mine]
+    if tree.body and ast.get_docstring(tree, clean=False) is not None:
+        own.append(tree.body[0])
+    for_reference = _reached(tree, [n for n in own if "reference" in names.bound([n])])
+    rest = _reached(tree, [n for n in tree.body if n not in for_reference and n not in own])
+    return [n for n in tree.body if n in own or (n in for_reference and n not in rest) or _idle_import(n, rest)]
 
-    def reach(start: list[ast.stmt]) -> set[int]:
-        seen: set[int] = set()
-        queue = list(start)
-        while queue:
-            node = queue.pop()
-            if id(node) not in seen:
-                seen.add(id(node))
-                queue += [n for n in tree.body if binds[id(n)] & uses[id(node)]]
-        return seen
 
-    for_reference = reach([n for n in drop if "reference" in binds[id(n)]])
-    rest = reach([n for n in tree.body if id(n) not in for_reference])
-    drop += [n for n in tree.body if id(n) in for_reference and id(n) not in rest and n not in drop]
-    return drop
+def _reached(tree: ast.Module, start: Sequence[ast.stmt]) -> list[ast.stmt]:
+    """Statements at the top of a module with those that bind what they use, and so on."""
+    seen: list[ast.stmt] = []
+    queue = list(start)
+    while queue:
+        node = queue.pop()
+        if node not in seen:
+            seen.append(node)
+            used = {o.name for o in names.occurrences(node)}
+            queue += [n for n in tree.body if names.bound([n]) & used]
+    return seen
+
+
+def _idle_import(node: ast.stmt, kept: Sequence[ast.stmt]) -> bool:
+    """Whether an import of what a candidate may not have is used by nothing that is kept."""
+    if not isinstance(node, ast.Import | ast.ImportFrom) or all(is_allowed(package) for _, package in imports(node)):
+        return False
+    used = {o.name for n in kept if n is not node for o in names.occurrences(n)}
+    return not names.bound([node]) & used
 
 
 # --- the parts of a file ---------------------------------------------------------------------------------

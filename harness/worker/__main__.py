@@ -45,7 +45,7 @@ def main(arguments: list[str]) -> None:
     for name in OPERATIONS[options.mode]:
         if importlib.util.find_spec(f"tilewright.harness.worker.{name}"):
             importlib.import_module(f"tilewright.harness.worker.{name}")
-    if options.mode == "measure" and torch.cuda.is_initialized():
+    if options.mode == "measure" and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # torch has no types here
         raise RuntimeError("CUDA was initialised in the pool process; a forked child could not use it")
     versions = {
         "python": platform.python_version(),

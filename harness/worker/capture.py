@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import io
+import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+import triton
 from triton import knobs
 from triton.backends.nvidia.compiler import CUDABackend
 from triton.compiler.compiler import CompiledKernel
-from triton.runtime.errors import OutOfResources
+from triton.compiler.errors import CompilationError
+from triton.runtime.errors import OutOfResources, PTXASError
 
 from tilewright.harness.worker.driver import driven
-from tilewright.harness.worker.failed import Failed
+from tilewright.harness.worker.failed import Failed, sentence
 from tilewright.harness.worker.redirect import on_cpu
+
+# Triton 3.9 warns where this is not said, and 3.10 changes its default; measured and modelled must agree on it.
+os.environ.setdefault("TRITON_DEFAULT_FP_FUSION", "1")
 
 TENSOR_MEMORY_COLUMNS = 512
 """Of a Blackwell multiprocessor; the compiler counts what a program takes in them."""
@@ -30,6 +36,18 @@ class Launch:
     kernel: Any
     grid: tuple[int, int, int]
     args: dict[str, Any]
+
+
+class CompilerFailed(Exception):
+    """The compiler gave up on a kernel without a message for its author."""
+
+
+class DoesNotFit(OutOfResources):  # type: ignore[misc]  # triton is untyped
+    """A kernel asks for more than a multiprocessor has. `kernel` is the compiled one."""
+
+    def __init__(self, required: int, limit: int, what: str, kernel: Any) -> None:
+        super().__init__(required, limit, what)
+        self.what, self.kernel = what, kernel
 
 
 @contextlib.contextmanager
@@ -57,14 +75,15 @@ def keeping_assembler_log() -> Iterator[None]:
 def capturing(target: Mapping[str, Any], seen: Callable[[Launch], None]) -> Iterator[None]:
     """Compile for `target` whatever is launched inside, and hand each launch to `seen` instead of a device.
 
-    Raises triton's OutOfResources, as a device would, for a kernel that asks for more than the target has.
+    Raises DoesNotFit (an OutOfResources of triton's), as a device would, for a kernel that asks for more than
+    the target has.
     """
-    plain = CompiledKernel._init_handles
+    plain, plain_compile = CompiledKernel._init_handles, triton.compiler.compile
 
     def init_handles(kernel: Any) -> None:
         if kernel._run is not None:
             return
-        _fits(kernel.metadata, target)
+        _check_room(kernel, target)
 
         def run(x: int, y: int, z: int, *rest: Any) -> None:
             # stream, function, packed metadata, launch metadata, enter hook, exit hook, then the arguments
@@ -73,28 +92,36 @@ def capturing(target: Mapping[str, Any], seen: Callable[[Launch], None]) -> Iter
 
         kernel._run = run
 
-    CompiledKernel._init_handles = init_handles
+    def compiled(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return plain_compile(*args, **kwargs)
+        except (CompilationError, PTXASError):
+            raise
+        except Exception as error:
+            # What passes of the compiler raise is no exception of its own kind; here is where it is known.
+            raise CompilerFailed(sentence(error)) from error
+
+    CompiledKernel._init_handles, triton.compiler.compile = init_handles, compiled
     try:
         with driven(target), keeping_assembler_log():
             yield
     finally:
-        CompiledKernel._init_handles = plain
+        CompiledKernel._init_handles, triton.compiler.compile = plain, plain_compile
 
 
-def _fits(metadata: Any, target: Mapping[str, Any]) -> None:
-    shared, limit = metadata.shared, target["shared_bytes_per_block"]
-    if shared > limit:
-        raise OutOfResources(shared, limit, "shared memory")
-    columns = getattr(metadata, "tmem_size", None)
-    if columns is not None and columns > TENSOR_MEMORY_COLUMNS:
-        raise OutOfResources(columns, TENSOR_MEMORY_COLUMNS, "tensor memory")
-    threads = metadata.num_warps * target["warp_size"]
-    if threads > THREADS_PER_BLOCK:
-        raise OutOfResources(threads, THREADS_PER_BLOCK, "threads")
+def _check_room(kernel: Any, target: Mapping[str, Any]) -> None:
+    asked = {
+        "bytes of shared memory": (kernel.metadata.shared, target["shared_bytes_per_block"]),
+        "columns of tensor memory": (getattr(kernel.metadata, "tmem_size", None) or 0, TENSOR_MEMORY_COLUMNS),
+        "threads": (kernel.metadata.num_warps * target["warp_size"], THREADS_PER_BLOCK),
+    }
+    for what, (required, limit) in asked.items():
+        if required > limit:
+            raise DoesNotFit(required, limit, what, kernel)
 
 
-def checked_grid(launch: Launch) -> None:
-    """Refuse what the device would refuse at launch: an impossible grid, or a tensor that is not on it."""
+def checked(launch: Launch) -> Launch:
+    """The launch itself; refuses what the device would: an impossible grid, or a tensor that is not on it."""
     name = launch.kernel.src.fn.__name__
     for axis, (size, limit) in enumerate(zip(launch.grid, (2**31 - 1, 65535, 65535), strict=True)):
         if not 0 <= size <= limit:
@@ -102,3 +129,4 @@ def checked_grid(launch: Launch) -> None:
     for argument, value in launch.args.items():
         if isinstance(value, torch.Tensor) and on_cpu(value):
             raise Failed("launch", f"argument `{argument}` of {name} is a CPU tensor; the kernel runs on the device")
+    return launch

@@ -1,8 +1,8 @@
 """Triton's interpreter made fit to judge by: its traps mended, or turned into a clear refusal.
 
 `prepare()` patches this process for good, so it belongs into a pool process that does nothing else. It sees to
-narrow floats (`interpreter_floats`), device libraries and scalars (`interpreter_libdevice`), autotuned kernels,
-kernels that use names of a closure, operations that the interpreter lacks, and accesses outside of a kernel's
+narrow floats (`interpreter_floats`), device libraries and scalars (`interpreter_libdevice`), kernels that use
+names of a closure, operations that the interpreter lacks, and accesses outside of a kernel's
 arguments: a device may fault on those or return anything, the interpreter returns whatever lies there.
 """
 
@@ -19,7 +19,6 @@ import numpy as np
 import triton
 import triton.language as tl
 from triton.runtime import interpreter as _interpreter
-from triton.runtime.autotuner import Autotuner
 
 from tilewright.harness.worker import interpreter_floats
 from tilewright.harness.worker.failed import Failed
@@ -46,8 +45,6 @@ class Watch:
     pointers_made: bool = False
     """The kernel made pointers from numbers: where they may point is not known, so nothing is checked."""
     launches: int = 0
-    autotuned: dict[str, list[str]] = field(default_factory=dict)
-    """Kernel → its configurations; the first is the one that ran."""
 
 
 WATCH = Watch()
@@ -63,7 +60,6 @@ def prepare() -> None:
     interpreter_floats.install()
     _install_bounds()
     _install_refusals()
-    _install_autotune()
     _install_closures()
     install_libdevice()
     install_scalars()
@@ -96,8 +92,8 @@ def expose_language(module: ModuleType) -> None:
 
 @contextlib.contextmanager
 def watching() -> Iterator[Watch]:
-    """Run foreign code; afterwards the watch says what was launched and autotuned."""
-    WATCH.launches, WATCH.pointers_made, WATCH.autotuned = 0, False, {}
+    """Run foreign code; afterwards the watch says what was launched."""
+    WATCH.launches, WATCH.pointers_made = 0, False
     yield WATCH
 
 
@@ -199,18 +195,6 @@ def _install_refusals() -> None:
         return raising
 
     builder.create_inline_asm = refuse("inline assembly")
-
-
-def _install_autotune() -> None:
-    """Run the first configuration that survives pruning: there is no device to time the others on."""
-
-    def bench(self: Any, *args: Any, config: Any, **meta: Any) -> list[float]:
-        seen = WATCH.autotuned.setdefault(self.base_fn.__name__, [])
-        if str(config) not in seen:
-            seen.append(str(config))
-        return [float(len(seen))] * 3
-
-    Autotuner._bench = bench
 
 
 def _install_closures() -> None:

@@ -170,7 +170,7 @@ def _install_casts(builder: Any) -> None:
     def get_bf16(self: Any, value: float) -> Any:
         return handle(np.array([value], dtype=np.float32), tl.bfloat16)
 
-    names = "si_to_fp ui_to_fp fp_to_si fp_to_ui fp_ext fp_trunc".split()
+    names = ["si_to_fp", "ui_to_fp", "fp_to_si", "fp_to_ui", "fp_ext", "fp_trunc"]
     for name in names:
         setattr(builder, f"create_{name}", cast)
     builder.cast_impl, builder.create_fp_to_fp, builder.create_bitcast = cast, fp_to_fp, bitcast

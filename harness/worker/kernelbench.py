@@ -47,7 +47,13 @@ def unpacked(value: Any) -> Any:
 
 
 def construct(
-    kind: Callable[..., Any], init: Any, given: Mapping[str, Blob], *, blame: str, dtype: torch.dtype | None = None
+    kind: Callable[..., Any],
+    init: Any,
+    given: Mapping[str, Blob],
+    *,
+    blame: str,
+    device: str,
+    dtype: torch.dtype | None = None,
 ) -> torch.nn.Module:
     """A module with the weights and buffers in `given` (`state:NAME`), in training mode as KernelBench leaves it.
 
@@ -63,8 +69,7 @@ def construct(
         raise Failed(blame, f"constructing it raised {sentence(error)}", foreign_lines(error)) from error
     if not isinstance(module, torch.nn.Module):
         raise Failed(blame, f"expected a torch.nn.Module, found {type(module).__name__}")
-    if dtype is not None:
-        module = module.to(dtype)
+    module = module.to(dtype=dtype, device=device)
     state = {name.removeprefix(STATE): to_tensor(b) for name, b in given.items() if name.startswith(STATE)}
     own = module.state_dict()
     missing, extra = sorted(set(own) - set(state)), sorted(set(state) - set(own))

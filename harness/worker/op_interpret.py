@@ -1,17 +1,22 @@
 """Run a candidate on given values in Triton's interpreter and hand back what it computed.
 
-Job: kind, source, entry, args, mutates, target; the tensors are the arguments' values. For KernelBench also
-`init` (Model's arguments), `state` tensors named `state:NAME`, and `track`, the names of state that the
-reference's forward changes.
+Job: kind, source, entry, args, mutates, target, `chosen` (configurations of autotuned kernels); the tensors are the
+arguments' values. For KernelBench also `init` (Model's arguments), tensors `state:NAME`, and `track`, the names of
+state that the reference's forward changes.
 Reply: `changed` (arguments overwritten without leave), `launches`, `autotuned`; tensors `out0`…, `mutated:NAME`,
 `state:NAME`.
 """
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
+import torch
+
 from tilewright.harness.worker import interpreter, kernelbench, tensors
+from tilewright.harness.worker.autotuned import first_that_fits
+from tilewright.harness.worker.driver import driven
 from tilewright.harness.worker.failed import sentence
 from tilewright.harness.worker.load import entry, load
 from tilewright.harness.worker.outcome import Unsupported, chain, foreign_lines
@@ -23,12 +28,19 @@ def handle(job: dict[str, Any], given: dict[str, Blob]) -> tuple[dict[str, Any],
     """See the module."""
     interpreter.prepare()
     try:
-        with redirected(job.get("target")), interpreter.watching() as watch:
+        target = job.get("target")
+        with (
+            redirected(target),
+            driven(target),
+            first_that_fits(job.get("chosen")) as chosen,
+            interpreter.watching() as watch,
+            torch.no_grad(),
+        ):
             reply, out = _run(job, given)
     except Exception as error:
         _recognise(error)
         raise
-    return {**reply, "launches": watch.launches, "autotuned": watch.autotuned}, out
+    return {**reply, "launches": watch.launches, "autotuned": [asdict(each) for each in chosen]}, out
 
 
 def _run(job: dict[str, Any], given: dict[str, Blob]) -> tuple[dict[str, Any], dict[str, Blob]]:
@@ -37,8 +49,8 @@ def _run(job: dict[str, Any], given: dict[str, Blob]) -> tuple[dict[str, Any], d
     call = entry(module, job["entry"])
     model = None
     if job["kind"] == "kernelbench":
-        model = call = kernelbench.construct(call, job["init"], given, blame="launch")
-    args = tensors.arguments(job["args"], given)
+        model = call = kernelbench.construct(call, job["init"], given, blame="launch", device="cuda")
+    args = tensors.arguments(job["args"], given, "cuda")
     with tensors.PoisonedEmpty():
         returned = call(*args.values())
     mutates = job.get("mutates", [])

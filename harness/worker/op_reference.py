@@ -1,12 +1,12 @@
 """Run a task's reference on given values: as it is, in float64, with disturbed inputs, and in lower precision.
 
-Job: kind, task_source, args, mutates, seed, precision, target; the tensors are the arguments' values. A KernelBench
-job carries none: its file makes the inputs, the weights and Model's arguments from the seed, and all of them are in
-the reply.
+Job: kind, task_source, args, mutates, seed, precision, target, `on_device` (a GPU is here: use it); the tensors are
+the arguments' values. A KernelBench job carries none: its file makes the inputs, the weights and Model's arguments
+from the seed, and all of them are in the reply.
 Reply: `exact` (`float64`, or `native` with `exact_note`), `disturbed` (how many runs), `mutated` (arguments that the
-reference overwrites), `track` (state that it changes); tensors `native:NAME`, `exact:NAME`,
-`disturbed0:NAME`…, `lower:NAME`, where NAME is `out0`…, `mutated:ARG` or `state:NAME`. KernelBench adds `args`, `init`
-and tensors `in0`…, `state:NAME`.
+reference overwrites), `track` (state that it changes); tensors `native:NAME`, `exact:NAME`, `disturbed0:NAME`…,
+`lower:NAME`, where NAME is `out0`…, `mutated:ARG` or `state:NAME`. KernelBench adds `args`, `init` and tensors
+`in0`…, `state:NAME`.
 """
 
 from __future__ import annotations
@@ -21,9 +21,19 @@ from tilewright.harness.worker import kernelbench, tensors
 from tilewright.harness.worker.failed import Failed, sentence
 from tilewright.harness.worker.load import entry, load
 from tilewright.harness.worker.outcome import foreign_lines
-from tilewright.harness.worker.precision import disturbed, in_float64, lower_bits, quantised, to_float64
+from tilewright.harness.worker.precision import (
+    disturbed,
+    in_float64,
+    lower_bits,
+    quantised,
+    strict_precision,
+    to_float64,
+)
 from tilewright.harness.worker.redirect import redirected
 from tilewright.harness.worker.wire import Blob
+
+DEVICE = "cuda"
+"""Where the reference runs: on the GPU, or, redirected, in memory that passes for it."""
 
 ENOUGH_ELEMENTS = 4096
 """From so many elements the size of a random error is known from one run."""
@@ -44,7 +54,7 @@ class Reference:
 
 def handle(job: dict[str, Any], given: dict[str, Blob]) -> tuple[dict[str, Any], dict[str, Blob]]:
     """See the module. Whatever the reference raises is the task's fault."""
-    with redirected(job.get("target")):
+    with strict_precision(job["precision"]) if job.get("on_device") else redirected(job.get("target")):
         module = load(job["task_source"], "task", blame="task")
         reply: dict[str, Any] = {}
         extra: dict[str, Blob] = {}
@@ -62,22 +72,24 @@ def _function(job: dict[str, Any], module: Any, given: Mapping[str, Blob]) -> Re
     def call(args: Mapping[str, Any], state: Mapping[str, Any], wide: bool) -> tuple[Any, dict[str, Any]]:
         return function(*args.values()), {}
 
-    return Reference(call, tensors.arguments(job["args"], given), {}, job.get("mutates", []), job["seed"])
+    return Reference(call, tensors.arguments(job["args"], given, DEVICE), {}, job.get("mutates", []), job["seed"])
 
 
 def _module(job: dict[str, Any], module: Any) -> tuple[Reference, dict[str, Any], dict[str, Blob]]:
     kind = entry(module, "Model", blame="task")
-    torch.manual_seed(job["seed"])
+    _seed(job["seed"])
     init = _blamed(entry(module, "get_init_inputs", blame="task"))
     packed = kernelbench.packed(init)
-    torch.manual_seed(job["seed"])
+    _seed(job["seed"])
     made = _blamed(lambda: kind(**init) if isinstance(init, dict) else kind(*init))
     state = {name: value.clone() for name, value in made.state_dict().items()}
-    torch.manual_seed(job["seed"] + 1)
+    _seed(job["seed"] + 1)
     inputs = _blamed(entry(module, "get_inputs", blame="task"))
     if not isinstance(inputs, list | tuple):
         raise Failed("task", f"get_inputs() returned a {type(inputs).__name__}; expected a list")
-    args: dict[str, Any] = {f"in{i}": value for i, value in enumerate(inputs)}
+    args: dict[str, Any] = {
+        f"in{i}": value.to(DEVICE) if isinstance(value, torch.Tensor) else value for i, value in enumerate(inputs)
+    }
     described = []
     for name, value in args.items():
         if isinstance(value, torch.Tensor):
@@ -91,8 +103,8 @@ def _module(job: dict[str, Any], module: Any) -> tuple[Reference, dict[str, Any]
     def call(args: Mapping[str, Any], state: Mapping[str, Any], wide: bool) -> tuple[Any, dict[str, Any]]:
         blobs = {f"{kernelbench.STATE}{name}": tensors.to_blob(value) for name, value in state.items()}
         wanted = torch.float64 if wide else None
-        model = kernelbench.construct(kind, packed, blobs, blame="task", dtype=wanted)
-        torch.manual_seed(job["seed"] + 2)
+        model = kernelbench.construct(kind, packed, blobs, blame="task", dtype=wanted, device=DEVICE)
+        _seed(job["seed"] + 2)
         with torch.no_grad():
             returned = model(*args.values())
         return returned, dict(model.state_dict())
@@ -100,6 +112,13 @@ def _module(job: dict[str, Any], module: Any) -> tuple[Reference, dict[str, Any]
     extra = {name: tensors.to_blob(value) for name, value in args.items() if isinstance(value, torch.Tensor)}
     extra |= {f"{kernelbench.STATE}{name}": tensors.to_blob(value) for name, value in state.items()}
     return Reference(call, args, state, [], job["seed"]), {"args": described, "init": packed}, extra
+
+
+def _seed(seed: int) -> None:
+    torch.default_generator.manual_seed(seed)
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # torch has no types here
+        for generator in torch.cuda.default_generators:
+            generator.manual_seed(seed)
 
 
 def _blamed(do: Callable[[], Any]) -> Any:
@@ -157,7 +176,7 @@ def _once(
 ) -> dict[str, torch.Tensor]:
     """One call on private copies; everything it left behind, by name."""
     own = {n: _copy(value) if isinstance(value, torch.Tensor) else value for n, value in args.items()}
-    torch.manual_seed(reference.seed)
+    _seed(reference.seed)
     returned, after = _blamed(lambda: reference.call(own, state, wide))
     named = {f"out{i}": value for i, value in enumerate(tensors.results(returned, blame="task"))}
     named |= {f"mutated:{name}": own[name] for name in reference.mutates}
@@ -189,9 +208,7 @@ def _wide(
     return {name: found[name] for name in native}, ""
 
 
-def _lower(
-    reference: Reference, precision: str, native: Mapping[str, torch.Tensor]
-) -> dict[str, Blob]:
+def _lower(reference: Reference, precision: str, native: Mapping[str, torch.Tensor]) -> dict[str, Blob]:
     """The results with inputs and outputs rounded to the next lower format: what must not pass."""
     values = [*reference.args.values(), *reference.state.values(), *native.values()]
     floats = [v.dtype for v in values if isinstance(v, torch.Tensor) and v.dtype.is_floating_point]

@@ -45,6 +45,18 @@ def in_float64() -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
+@contextlib.contextmanager
+def strict_precision(precision: str) -> Iterator[None]:
+    """Products in the format of the contract on a device: torch would use tf32 in convolutions unasked."""
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = matmul.allow_tf32, cudnn.allow_tf32
+    matmul.allow_tf32 = cudnn.allow_tf32 = precision != "strict"
+    try:
+        yield
+    finally:
+        matmul.allow_tf32, cudnn.allow_tf32 = before
+
+
 def to_float64(value: Any) -> Any:
     """A float64 copy of a floating tensor with the same strides; anything else as it is, tensors copied."""
     if not isinstance(value, torch.Tensor):

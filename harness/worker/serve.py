@@ -72,7 +72,8 @@ def serve(control: socket.socket, seed_cache: str | None) -> None:
                             _kill(one.pid)
                         _sweep(set())
                         return
-                elif (one := running.pop(key.data, None)) is not None:
+                elif key.data in running:
+                    one = running.pop(key.data)
                     selector.unregister(one.pidfd)
                     _end(control, one, running)
             for one in running.values():
@@ -179,7 +180,7 @@ def _confine(descriptor: int, message: dict[str, Any], seed: str | None) -> None
     os.closerange(4, 1 << 20)
     for name in ("home", "tmp", "cache", "work"):
         (scratch / name).mkdir()
-    if seed:
+    if seed and Path(seed).is_dir():
         shutil.copytree(seed, scratch / "cache", dirs_exist_ok=True)
     os.chdir(scratch / "work")
     os.environ.update(
@@ -225,6 +226,6 @@ class _Conversation:
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
 
-    def __call__(self, header: dict[str, Any]) -> dict[str, Any]:
-        wire.send(self._sock, {**header, "pending": True})
+    def __call__(self, header: dict[str, Any], tensors: dict[str, wire.Blob]) -> dict[str, Any]:
+        wire.send(self._sock, {**header, "pending": True}, tensors)
         return wire.receive(self._sock)[0]

@@ -37,13 +37,10 @@ def to_blob(tensor: torch.Tensor) -> Blob:
     shape = tuple(plain.shape)
     if not plain.numel():
         return Blob(dtype, shape, b"")
-    data = plain.reshape(-1).view(torch.uint8)
-    return Blob(dtype, shape, memoryview(data.numpy()).cast("B"))
+    return Blob(dtype, shape, plain.reshape(-1).view(torch.uint8).numpy().data)
 
 
-def arguments(
-    args: Sequence[Mapping[str, Any]], tensors: Mapping[str, Blob], device: str = "cpu"
-) -> dict[str, Any]:
+def arguments(args: Sequence[Mapping[str, Any]], tensors: Mapping[str, Blob], device: str = "cpu") -> dict[str, Any]:
     """The entry's arguments by name: scalars as given, tensors with the strides asked for.
 
     A strided tensor lies in storage of its own, poisoned between its elements.

@@ -21,7 +21,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten, tree_map
 from torch.utils.flop_counter import flop_registry
 
-from tilewright.harness.worker.failed import Failed
+from tilewright.harness.worker.failed import Failed, sentence
+from tilewright.harness.worker.load import entry, load
+from tilewright.harness.worker.outcome import foreign_lines
 from tilewright.harness.worker.redirect import on_cpu
 from tilewright.harness.worker.wire import Blob
 
@@ -88,11 +90,11 @@ class TorchOp:
     """The first float input's type, by torch's name."""
 
 
-class Virtual(TorchDispatchMode):
+class Virtual(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's own metaclass hook
     """Answers operations on large tensors with uninitialised memory. `noted` holds those seen while `recording`."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]  # torch's
         self.noted: list[TorchOp | object] = []
         self._recording = False
 
@@ -205,8 +207,6 @@ def prepared(job: Mapping[str, Any], tensors: Mapping[str, Blob]) -> Foreign:
 
     For KernelBench the task's own file makes the arguments, and the module is constructed from its init inputs.
     """
-    from tilewright.harness.worker.load import entry, load
-
     module = load(job["source"], "candidate")
     if job.get("kind") != "kernelbench":
         return Foreign(entry(module, job["entry"]), list(virtual_args(job["args"], tensors).values()))
@@ -217,8 +217,6 @@ def prepared(job: Mapping[str, Any], tensors: Mapping[str, Blob]) -> Foreign:
     except Failed:
         raise
     except Exception as error:
-        from tilewright.harness.worker.outcome import foreign_lines, sentence
-
         raise Failed("task", f"making its inputs raised {sentence(error)}", foreign_lines(error)) from error
     kind = entry(module, job["entry"])
     model = kind(**init) if isinstance(init, dict) else kind(*init)

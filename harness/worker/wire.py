@@ -52,7 +52,7 @@ class FrameError(Exception):
     """The other end sent something that is not a frame, or one over the limits."""
 
 
-class Closed(Exception):  # noqa: N818 - an ending, not always an error
+class Closed(Exception):
     """The other end closed its socket before a whole frame came."""
 
 

@@ -102,7 +102,7 @@ def choose(
 def temperature(n: int, budget: int) -> float:
     """τ for round `n` of `budget`: from TAU_START in the first round, geometrically to TAU_END in the last."""
     progress = min(1.0, max(0.0, (n - 1) / (budget - 1))) if budget > 1 else 1.0
-    return TAU_START * (TAU_END / TAU_START) ** progress
+    return TAU_START * math.exp(progress * math.log(TAU_END / TAU_START))
 
 
 def softmax(scores: Mapping[str, float], tau: float) -> dict[str, float]:
@@ -274,13 +274,12 @@ def _flat(
     by_name = {offer.strategy: offer for offer in offered}
     order = [s for s in cards.strategies if s in by_name]
     found = {s: retrieve(statistics, s, context, _strategy_prior(cards, by_name[s])) for s in order}
-    scores = {
-        s: r.value + (0.0 if how.no_local else BONUS / math.sqrt(1 + r.kernels)) for s, r in found.items()
-    }
+    scores = {s: r.value + (0.0 if how.no_local else BONUS / math.sqrt(1 + r.kernels)) for s, r in found.items()}
     distribution = softmax(scores, tau)
     strategy = pick(distribution, draw)
     terms["strategies"] = {
-        s: {"value": r.value, "kernels": r.kernels, "place": list(r.place), "score": scores[s]} for s, r in found.items()
+        s: {"value": r.value, "kernels": r.kernels, "place": list(r.place), "score": scores[s]}
+        for s, r in found.items()
     }
     choice = Choice(distribution=_tidy(distribution), terms=_tidy(terms), seed=drawn, policy="softmax")
     return Chosen(direction=by_name[strategy].direction, strategy=strategy, choice=choice)
@@ -304,5 +303,3 @@ def _tidy(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _tidy(item) for key, item in value.items()}
     return value
-
-

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import astuple, dataclass
 
@@ -53,7 +54,7 @@ def position_weights(prefix: Iterable[str], *, by_position: bool = True) -> dict
 
 def _power(i: int) -> int:
     # math.exp may differ in its last bit between C libraries; six digits do not.
-    return round(2.718281828459045 ** (-i / DECAY) * PPM)
+    return round(math.exp(-i / DECAY) * PPM)
 
 
 @dataclass(slots=True)
@@ -196,6 +197,7 @@ class Statistics:
         success = o.outcome == "faster"
         reward = o.reward_ppm if success else 0
         c = o.context
+        chain = places(c)
         key = (o.kernel, o.direction, o.strategy, c.family, c.bottleneck, c.dtype, c.target, c.shape, c.triton, c.time)
         group = self._groups.setdefault(key, _Group())
         before = group.share()

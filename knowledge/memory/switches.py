@@ -40,7 +40,8 @@ class Switches:
             ("switches", on, WORDS),
         ):
             if unknown := sorted(found - set(known)):
-                raise Problem(f"{what}: expected {' | '.join(known)}, found {unknown[0]!r}", f"choose one of {', '.join(known)}")
+                listed = ", ".join(known)
+                raise Problem(f"{what}: expected words out of {listed}; found {unknown[0]!r}", f"use {listed}")
         return cls(
             memory=memory,
             policy=policy,

@@ -124,6 +124,7 @@ class _Tracer(Expressions):
                 token=f"loop({start},{stop},{step})",
                 carried=carried,
                 entry=entry,
+                inside={},
                 outer=self.loops,
                 path=path,
                 order=self.count,
@@ -133,6 +134,8 @@ class _Tracer(Expressions):
             self.flow.unclear.append("for")
         for name in carried:
             self.env[name] = self.again(name, entry[name])
+            if loop is not None:
+                loop.inside[name] = self.env[name]
         if loop is not None:
             self.env[loop.var] = Value(loop.token)
             self.loops = (*self.loops, loop)

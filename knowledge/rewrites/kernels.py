@@ -8,14 +8,14 @@ parameters, so that two spellings of one address compare equal. Nothing here is 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import libcst as cst
 
 from tilewright.knowledge.rewrites.flow import Flow, trace
 from tilewright.knowledge.rewrites.launches import Kernel, kernels
-from tilewright.knowledge.rewrites.source import Source, dotted, walk
+from tilewright.knowledge.rewrites.source import Source, dotted, names, walk
 
 _MEMORY = frozenset({"load", "store", "load_tensor_descriptor", "store_tensor_descriptor", "inline_asm_elementwise"})
 
@@ -107,6 +107,49 @@ def argument(call: cst.Call, position: int, name: str) -> cst.BaseExpression | N
     if position < len(positional):
         return positional[position]
     return next((a.value for a in call.args if a.keyword and a.keyword.value == name), None)
+
+
+def exposed(statements: Iterable[cst.CSTNode], name: str) -> tuple[bool, bool]:
+    """Whether some statements may read a name's earlier value, and whether they certainly set it."""
+    for s in statements:
+        if isinstance(s, cst.SimpleStatementLine):
+            reads, sets = exposed(s.body, name)
+        elif isinstance(s, cst.Assign | cst.AnnAssign):
+            targets = [t.target for t in s.targets] if isinstance(s, cst.Assign) else [s.target]
+            parts = [e.value for t in targets if isinstance(t, cst.Tuple) for e in t.elements]
+            sets = any(isinstance(t, cst.Name) and t.value == name for t in (*targets, *parts))
+            whole = [t for t in targets if not isinstance(t, cst.Name | cst.Tuple)]
+            reads = any(name in names(n) for n in (s.value, *whole) if n is not None)
+        elif isinstance(s, cst.If):
+            then, other = exposed(s.body.body, name), (False, False)
+            if s.orelse is not None:
+                other = exposed(s.orelse.body.body if isinstance(s.orelse, cst.Else) else [s.orelse], name)
+            reads = name in names(s.test) or then[0] or other[0]
+            sets = then[1] and other[1]
+        elif isinstance(s, cst.For):
+            bound = name in {n.value for n in walk(s.target) if isinstance(n, cst.Name)}
+            reads, sets = name in names(s.iter) or (not bound and exposed(s.body.body, name)[0]), False
+        else:
+            reads, sets = name in names(s), False
+        if reads or sets:
+            return reads, sets
+    return False, False
+
+
+def following(source: Source, node: cst.CSTNode) -> list[cst.CSTNode]:
+    """The statements that can run after one, to the end of its function; a loop around it starts again."""
+    found: list[cst.CSTNode] = []
+    at = node
+    for around in source.ancestors(node):
+        if isinstance(around, cst.IndentedBlock | cst.SimpleStatementLine):
+            body = list(around.body)
+            found += body[body.index(at) + 1 :]  # type: ignore[arg-type]  # `at` is one of them
+        if isinstance(around, cst.For):
+            found += around.body.body
+        if isinstance(around, cst.FunctionDef):
+            break
+        at = around
+    return found
 
 
 @functools.lru_cache(maxsize=32)

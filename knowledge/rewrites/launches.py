@@ -245,20 +245,36 @@ def meta_name(source: Source, launch: Launch) -> str | None:
 # --- editing a launch ------------------------------------------------------------------------------------
 
 
+def own(source: Source, launch: Launch, key: str) -> cst.BaseExpression | None:
+    """The expression that gives a parameter or option to this launch and to no other; None where there is none."""
+    arg = launch.arguments.get(key)
+    if arg is not None:
+        return arg.value
+    for spread in launch.call.args:
+        if spread.star == "**":
+            given = entries(source, spread.value, launch.call) or {}
+            if key in given:
+                if not isinstance(spread.value, cst.Name):
+                    return given[key]
+                scope = source.function(launch.call) or source.module
+                uses = sum(isinstance(n, cst.Name) and n.value == spread.value.value for n in walk(scope))
+                return given[key] if uses == 2 and source.function(given[key]) is source.function(launch.call) else None
+    return None
+
+
 def give(source: Source, launch: Launch, values: Mapping[str, str]) -> list[Patch]:
     """Patches that give parameters or options of one launch these expressions, adding keywords as needed.
 
-    A value that came through a dict is not in the call; adding the keyword beside it would be an error at
-    run time, so that is a `ValueError` here.
+    `ValueError`: a present value is shared with other launches, so that it cannot be changed for this one.
     """
     patches: list[Patch] = []
     fresh: list[str] = []
     for key, text in values.items():
-        arg = launch.arguments.get(key)
-        if arg is not None:
-            patches.append(Patch(*source.outer(arg.value), text))
+        place = own(source, launch, key)
+        if place is not None:
+            patches.append(Patch(*source.outer(place), text))
         elif key in launch.bound or key in launch.options:
-            raise ValueError(f"{key} comes through a dict")
+            raise ValueError(f"{key} comes through a dict that others use too")
         else:
             fresh.append(f"{key}={text}")
     if fresh:

@@ -70,6 +70,11 @@ SAME_SHAPE = frozenset(
     }
 )
 """Operations whose result has the shape of their first operand."""
+DTYPES = frozenset(
+    {f"{kind}{bits}" for kind in ("int", "uint") for bits in (1, 8, 16, 32, 64)}
+    | {"float16", "bfloat16", "float32", "float64", "float8e5", "float8e4nv"}
+)
+"""Types, which convert when they are called: `tl.float32(0)`."""
 HINTS = frozenset({"multiple_of", "max_contiguous", "max_constancy"})
 REDUCTIONS = frozenset({"sum", "max", "min", "argmax", "argmin", "xor_sum", "reduce"})
 
@@ -107,6 +112,8 @@ class Loop:
     """Names bound before the loop and bound again in it."""
     entry: dict[str, Value]
     """What each carried name was before the loop."""
+    inside: dict[str, Value]
+    """What each carried name is at the start of a round."""
     outer: tuple[Loop, ...]
     path: tuple[cst.CSTNode, ...]
     order: int
@@ -317,7 +324,7 @@ class Expressions:
                 order=self.count,
             )
         )
-        return Value(f"{name}#{self.count}", pointer.shape)
+        return Value(f"{name}#{self.count}", () if kind in ("store", "barrier") else pointer.shape)
 
     def helper(self, node: cst.Call, name: str, args: list[Value], named: dict[str, Value]) -> Value:
         """A call of another jit function: its shape by following it with the shapes given."""
@@ -358,7 +365,7 @@ class Expressions:
         first = args[0].shape if args else None
         if name in ELEMENTWISE:
             return broadcast(*(v.shape for v in (*args, *named.values())))
-        if name in SAME_SHAPE:
+        if name in SAME_SHAPE or name in DTYPES:
             return first if args else next((v.shape for v in named.values()), None)
         if name in REDUCTIONS and len(args) <= 2 and not self.language_is_python(node):
             axis = args[1].text if len(args) > 1 else named["axis"].text if "axis" in named else None

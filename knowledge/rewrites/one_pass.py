@@ -16,6 +16,7 @@ import libcst as cst
 from tilewright.harness.types import Claim
 from tilewright.knowledge.rewrites import Edit, Situation
 from tilewright.knowledge.rewrites.bindings import row_cover
+from tilewright.knowledge.rewrites.block_free import block_free
 from tilewright.knowledge.rewrites.copies import (
     Unfit,
     after,
@@ -311,6 +312,7 @@ def _edits(source: Source, kernel: Kernel, plan: _Plan, at: list[Launch], situat
                 risk=OnePass.risk,
             )
         ]
+    block_free(source, kernel, flow(source, kernel), plan.block, plan.loops)
     name = fresh(language(source).globals, f"{kernel.name}_one_pass")
     new = renamed(source, kernel, name, patches)
     most = 1024 // situation.target.warp_size

@@ -29,6 +29,7 @@ from tilewright.knowledge.rewrites.launches import (
     mentions,
     shared_grid,
 )
+from tilewright.knowledge.rewrites.parameters import added, fresh, prologue
 from tilewright.knowledge.rewrites.row_kinds import RowKinds
 from tilewright.knowledge.rewrites.source import Patch, Source, dotted, names, patched, read, walk
 
@@ -94,17 +95,22 @@ class RowsPerProgram:
             raise Refused("it is used in other ways than plain launches")
         around = [kernel.node, *(source.function(site.call) or source.module for site in sites)]
         taken = {n.value for scope in around for n in walk(scope) if isinstance(n, cst.Name)}
-        rows, mask, tile = _fresh("rows", taken), _fresh("row_mask", taken), _fresh("ROWS", taken)
+        inside = {n.value for n in walk(kernel.node) if isinstance(n, cst.Name)}
+        rows, mask, tile = fresh("rows", inside), fresh("row_mask", inside), fresh("ROWS", taken)
         grids = [_rows_of(source, site) for site in sites]
         kinds = RowKinds(source, language(source), kernel.node, rows, mask, tile)
         kinds.run()
-        count = _same_parameter(source, kernel, sites, grids) or _fresh("n_rows", {p.name for p in kernel.parameters})
+        count = _same_parameter(source, kernel, sites, grids) or fresh("n_rows", {p.name for p in kernel.parameters})
         header = [
             f"{rows} = {kinds.prefix}.program_id(0) * {tile} + {kinds.prefix}.arange(0, {tile})",
             f"{mask} = {rows} < {count}",
         ]
-        body = [*kinds.patches, _prologue(source, kernel, header)]
-        body += _parameters(source, kernel, [] if kernel.parameter(count) else [count], tile, kinds.prefix)
+        new = [] if kernel.parameter(count) else [(count, "", "None")]
+        parameters = added(source, kernel, [*new, (tile, f"{kinds.prefix}.constexpr", "1")])
+        start = prologue(source, kernel, header)
+        if parameters is None or start is None:
+            raise Refused("the kernel's header has no room for two more parameters")
+        body = [*kinds.patches, parameters, start]
         block = _block(kinds.blocks, sites)
         plans = _plans(kernel, sites, block, situation)
         edits = []
@@ -233,46 +239,7 @@ def _has_triton(source: Source) -> bool:
     )
 
 
-# --- the kernel --------------------------------------------------------------------------------------------
-
-
-def _prologue(source: Source, kernel: Kernel, lines: list[str]) -> Patch:
-    body = list(kernel.node.body.body)
-    first = body[0]
-    if not isinstance(first, cst.SimpleStatementLine | cst.BaseCompoundStatement):
-        raise Refused("the kernel's body is on the line of its def")
-    small = first.body[0] if isinstance(first, cst.SimpleStatementLine) else None
-    if isinstance(small, cst.Expr) and isinstance(small.value, cst.SimpleString | cst.ConcatenatedString):
-        if len(body) < 2:
-            raise Refused("the kernel's body is empty")
-        first = body[1]
-    start = source.span(first)[0]
-    margin = source.data[source.data.rfind(b"\n", 0, start) + 1 : start].decode()
-    if margin.strip():
-        raise Refused("the kernel's body is on the line of its def")
-    return Patch(start, start, "".join(f"{line}\n{margin}" for line in lines), lead=True)
-
-
-def _parameters(source: Source, kernel: Kernel, fresh: list[str], tile: str, prefix: str) -> Iterator[Patch]:
-    """The new parameters, last in the list, so that positional arguments keep their places."""
-    last = kernel.parameters[-1]
-    if kernel.node.params.kwonly_params:
-        raise Refused("the kernel has keyword-only parameters")
-    defaults = last.default is not None
-    texts = [f"{name}=None" if defaults else name for name in fresh]
-    texts.append(f"{tile}: {prefix}.constexpr = 1" if defaults else f"{tile}: {prefix}.constexpr")
-    written = [last.node.name, last.node.annotation and last.node.annotation.annotation, last.default]
-    end = max(source.outer(part)[1] for part in written if part is not None)
-    if isinstance(last.node.comma, cst.Comma):
-        close = source.data.index(b")", source.span(last.node.comma)[1])
-        line = source.data.rfind(b"\n", 0, close) + 1
-        if not source.data[line:close].strip():
-            start = source.span(last.node)[0]
-            margin = source.data[source.data.rfind(b"\n", 0, start) + 1 : start].decode()
-            if not margin.strip():
-                yield Patch(line, line, "".join(f"{margin}{text},\n" for text in texts))
-                return
-    yield Patch(end, end, "".join(f", {text}" for text in texts))
+# --- which tiles -------------------------------------------------------------------------------------------
 
 
 def _block(blocks: set[str], sites: list[Launch]) -> str | None:
@@ -282,13 +249,6 @@ def _block(blocks: set[str], sites: list[Launch]) -> str | None:
     given = {site.bound.get(next(iter(blocks))) for site in sites}
     texts = {g.value for g in given if isinstance(g, cst.Name)}
     return texts.pop() if len(texts) == 1 and len(given) == len(sites) else None
-
-
-def _fresh(name: str, taken: set[str]) -> str:
-    return name if name not in taken else next(f"{name}_{i}" for i in range(2, 99) if f"{name}_{i}" not in taken)
-
-
-# --- which tiles -------------------------------------------------------------------------------------------
 
 
 def _plans(kernel: Kernel, sites: list[Launch], block: str | None, situation: Situation) -> list[_Plan]:

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 from tilewright.harness import codec
 from tilewright.harness.errors import RunCorrupt, RunProblem
@@ -17,6 +18,8 @@ from tilewright.knowledge.memory import Statistics
 MAIN = "refs/heads/main"
 SUFFIX = "/observation.json"
 NUMBER = re.compile(r"rounds/\d{2,}/(\d{4,})/")
+T = TypeVar("T")
+
 HOLD = "give a directory made by `tilewright optimize`"
 
 
@@ -38,7 +41,7 @@ class Shelf:
     observations: list[Observation] = field(default_factory=list)
 
     def refresh(self) -> None:
-        """Read what was committed since. Raises RunProblem where there is no run, RunCorrupt where it cannot be read."""
+        """Read what was committed since. Raises RunProblem where there is no run, RunCorrupt for a damaged one."""
         tip = head(self.path)
         if tip == self.tip:
             return
@@ -54,7 +57,7 @@ class Shelf:
         if commit is None or done is None or f"\nparent {self.tip}\n".encode() not in commit:
             return False
         if seen is not None:
-            self.observations.append(_parsed(self.path, name, seen))
+            self.observations.append(load_as(Observation, seen, f"{self.path}: {name}"))
         self.following += 1
         return True
 
@@ -66,8 +69,8 @@ class Shelf:
         for name, (_, data) in zip(wanted, store.blobs(wanted.values()), strict=True):
             if data is None:
                 raise RunCorrupt(f"{self.path}: {name} cannot be read", "`tilewright fsck RUN` says what is damaged")
-            found.append(_parsed(self.path, name, data))
-        numbers = [int(m[1]) for name in listed if (m := NUMBER.match(name))]
+            found.append(load_as(Observation, data, f"{self.path}: {name}"))
+        numbers = [number(name) for name in listed]
         self.observations = sorted(found, key=lambda o: o.round)
         self.following = max(numbers, default=-1) + 1
         self.generation += 1
@@ -135,11 +138,15 @@ def texts(run: str, suffix: str) -> dict[str, bytes]:
     return dict(read_many(Path(run), MAIN, suffix))
 
 
-def _parsed(path: Path, name: str, data: bytes) -> Observation:
+def number(name: str) -> int:
+    """The round in whose folder a file stands; -1 outside all of them."""
+    return int(m[1]) if (m := NUMBER.match(name)) else -1
+
+
+def load_as(kind: type[T], text: bytes, where: str) -> T:
+    """A noun from a committed file. Raises RunCorrupt, naming `where`, for one that does not hold together."""
     try:
-        return codec.load(Observation, data)
+        return codec.load(kind, text)
     except ValueError as failure:
-        raise RunCorrupt(
-            f"{path}: {name} is not an observation: {str(failure).splitlines()[0]}",
-            "`tilewright fsck RUN` says what is damaged",
-        ) from None
+        cause = f"{where} is not what it should be: {str(failure).splitlines()[0]}"
+        raise RunCorrupt(cause, "`tilewright fsck RUN` says what is damaged") from None

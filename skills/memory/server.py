@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass, field
-from typing import Annotated
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, TypeVar
 
 from mcp.server import MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
@@ -13,23 +14,26 @@ from pydantic import Field
 
 from tilewright.harness import codec
 from tilewright.harness.errors import Problem
-from tilewright.harness.types import Choice, Context, Json, Move, Round, Standing, sha256
-from tilewright.knowledge.cards import load
+from tilewright.harness.types import Choice, Context, Json, Move, Observation, Round, Standing, sha256
+from tilewright.knowledge.cards import Cards, load
 from tilewright.knowledge.memory import Offer, Switches, choose
 from tilewright.skills.memory.finding import find
-from tilewright.skills.memory.library import MAIN, NUMBER, Library, head, round_folder, texts
+from tilewright.skills.memory.library import Library, head, load_as, number, texts
 from tilewright.skills.memory.verify import disagreement, outcomes
+from tilewright.skills.memory.wording import sentences
 
 READS = ToolAnnotations(read_only_hint=True, destructive_hint=False, idempotent_hint=True, open_world_hint=False)
 MOST_REFUSED = 50
 MOST_BEHIND = 20
 LIBRARY = Library()
 
-Path = Annotated[str, Field(description="A run directory.")]
-Folders = Annotated[list[str], Field(description="Folders with more cards, laid out as the project's knowledge/.")]
+T = TypeVar("T")
+
+RunPath = Annotated[str, Field(description="A run directory.")]
+Folders = Annotated[Sequence[str], Field(description="Folders with more cards, laid out as the project's knowledge/.")]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)  # no slots: the SDK reads defaults from the class
 class Suggestion:
     """The next move, and why."""
 
@@ -41,7 +45,7 @@ class Suggestion:
 
 
 def suggest(
-    run: Path,
+    run: RunPath,
     context: Context,
     prefix: Annotated[list[str], Field(description="Directions of the accepted moves so far, oldest first.")],
     offered: Annotated[list[Offer], Field(description="What can be tried now, usually triage's hypotheses.")],
@@ -50,9 +54,9 @@ def suggest(
     budget: Annotated[int, Field(ge=1, description="Rounds planned in all; exploration shrinks towards its end.")],
     memory: str = "htg",
     policy: str = "softmax",
-    switches: Annotated[list[str], Field(description="no-prefix, no-position-weights, no-update, no-local")] = [],  # noqa: B006 - pydantic copies it
-    others: Annotated[list[str], Field(description="Other run directories to learn from.")] = [],  # noqa: B006
-    folders: Folders = [],  # noqa: B006
+    switches: Annotated[Sequence[str], Field(description="no-prefix, no-position-weights, no-update, no-local")] = (),
+    others: Annotated[Sequence[str], Field(description="Other run directories to learn from.")] = (),
+    folders: Folders = (),
 ) -> Suggestion:
     """Draw the next direction and strategy among those offered, from the outcomes of earlier rounds and priors.
 
@@ -91,7 +95,7 @@ class Seen:
     reward_ppm: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)  # no slots: the SDK reads defaults from the class
 class Explanation:
     """Why a round chose what it chose."""
 
@@ -105,7 +109,7 @@ class Explanation:
     """This run's earlier observations of the chosen direction, newest first."""
 
 
-def explain(run: Path, round: Annotated[int, Field(ge=0)]) -> Explanation:
+def explain(run: RunPath, round: Annotated[int, Field(ge=0)]) -> Explanation:
     """Say why a finished round of a run chose its direction and strategy, in words and numbers, and what came of it."""
     try:
         done = _round(run, round)
@@ -122,7 +126,7 @@ def explain(run: Path, round: Annotated[int, Field(ge=0)]) -> Explanation:
     return Explanation(
         round=round,
         move=done.move,
-        why=_sentences(done.choice),
+        why=sentences(done.choice),
         outcome=f"{done.decision}: {done.reason}" if done.reason else f"{done.decision}: {done.verdict.status}",
         choice=done.choice,
         behind=behind[:MOST_BEHIND],
@@ -137,7 +141,7 @@ class Refused:
     why: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)  # no slots: the SDK reads defaults from the class
 class Recorded:
     """What can be learned from a run."""
 
@@ -152,10 +156,10 @@ class Recorded:
 
 
 def record(
-    run: Path,
+    run: RunPath,
     observations: Annotated[
-        list[str], Field(description="SHA-256 of observations that the run must hold; empty: whatever it holds.")
-    ] = [],  # noqa: B006
+        Sequence[str], Field(description="SHA-256 of observations that the run must hold; empty: whatever it holds.")
+    ] = (),
 ) -> Recorded:
     """Check that a run's committed observations agree with its rounds, verdicts and candidates.
 
@@ -163,11 +167,11 @@ def record(
     cannot be recorded.
     """
     try:
-        at = head(_resolved(run))
-        seen = {int(m[1]): o for o in LIBRARY.observations(run) if (m := NUMBER.match(f"{round_folder(o.round)}/"))}
-        rounds = {_number(name): codec.load(Round, text) for name, text in texts(run, "/round.json").items()}
-        sources = {_number(n): sha256(t) for n, t in texts(run, "/candidate.py").items() if NUMBER.match(n)}
-        header = codec.load(dict[str, Json], texts(run, "run.json")["run.json"])
+        at = head(Path(run))
+        seen = _numbered(run, "/observation.json", Observation)
+        rounds = _numbered(run, "/round.json", Round)
+        sources = {number(name): sha256(text) for name, text in texts(run, "/candidate.py").items()}
+        header = codec.load(dict[str, Json], texts(run, "run.json").get("run.json", b"{}"))
     except Problem as problem:
         raise _told(problem) from problem
     held = {o.digest for o in seen.values()}
@@ -179,9 +183,9 @@ def record(
     settings = header.get("settings")
     identity = str(settings.get("run", "")) if isinstance(settings, dict) else ""
     refused = []
-    for number, one in seen.items():
-        if why := disagreement(one, rounds, sources, number, identity):
-            refused.append(Refused(round=number, why=why))
+    for n, one in seen.items():
+        if why := disagreement(one, rounds, sources, n, identity):
+            refused.append(Refused(round=n, why=why))
     bad = {r.round for r in refused}
     good = [o for n, o in seen.items() if n not in bad]
     return Recorded(
@@ -211,47 +215,26 @@ class Found:
     score: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)  # no slots: the SDK reads defaults from the class
 class Hits:
     """Cards that match a query, best first."""
 
     hits: list[Found]
     standing: Standing = Standing.SUPPORTED
-    note: str = field(default="")
+    note: str = ""
 
 
 def search(
     query: Annotated[str, Field(min_length=1, max_length=500)],
     limit: Annotated[int, Field(ge=1, le=25)] = 5,
-    folders: Folders = [],  # noqa: B006
+    folders: Folders = (),
 ) -> Hits:
     """Find direction and strategy cards by words."""
     try:
         cards = load(folders)
     except Problem as problem:
         raise _told(problem) from problem
-    hits = []
-    for kind, name, score in find(cards, query, limit):
-        if kind == "direction":
-            d = cards.directions[name]
-            hits.append(
-                Found(kind=kind, id=name, title=d.title, direction=name, text=d.intent, verify="", rewrite=None, score=score)
-            )
-            continue
-        s = cards.strategies[name]
-        verify = " ".join(str(p) for p in (s.verify.fact, s.verify.relation, s.verify.value) if p is not None)
-        hits.append(
-            Found(
-                kind=kind,
-                id=name,
-                title=s.title,
-                direction=s.direction,
-                text=s.edit,
-                verify=verify,
-                rewrite=s.rewrite,
-                score=score,
-            )
-        )
+    hits = [_found(cards, kind, name, score) for kind, name, score in find(cards, query, limit)]
     if not hits:
         return Hits(hits=[], standing=Standing.INCONCLUSIVE, note="no card shares a word with the query")
     return Hits(hits=hits)
@@ -261,6 +244,37 @@ def add(server: MCPServer) -> None:
     """Register the tools."""
     for tool, title in ((suggest, "Suggest"), (explain, "Explain"), (record, "Record"), (search, "Search")):
         server.tool(name=f"memory_{tool.__name__}", title=f"Memory: {title.lower()}", annotations=READS)(tool)
+
+
+def _found(cards: Cards, kind: str, name: str, score: float) -> Found:
+    if kind == "direction":
+        d = cards.directions[name]
+        return Found(
+            kind=kind, id=name, title=d.title, direction=name, text=d.intent, verify="", rewrite=None, score=score
+        )
+    s = cards.strategies[name]
+    return Found(
+        kind=kind,
+        id=name,
+        title=s.title,
+        direction=s.direction,
+        text=s.edit,
+        verify=" ".join(str(p) for p in (s.verify.fact, s.verify.relation, s.verify.value) if p is not None),
+        rewrite=s.rewrite,
+        score=score,
+    )
+
+
+def _round(run: str, n: int) -> Round:
+    rounds = texts(run, f"/{n:04d}/round.json")
+    if not rounds:
+        raise Problem(f"{run} has no round {n}", "`tilewright log RUN` lists its rounds")
+    ((name, text),) = rounds.items()
+    return load_as(Round, text, f"{run}: {name}")
+
+
+def _numbered(run: str, suffix: str, kind: type[T]) -> dict[int, T]:
+    return {number(name): load_as(kind, text, f"{run}: {name}") for name, text in texts(run, suffix).items()}
 
 
 def _told(problem: Problem) -> ToolError:

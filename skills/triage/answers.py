@@ -50,8 +50,10 @@ class Hypothesis:
     strategy: str
     direction: str
     title: str
+    support: float
+    """Probability that it pays here: the card's prior, raised or lowered by the signs that were looked for."""
     score: float
-    """Expected reward, for ranking: success probability times reward, raised by the signs that hold."""
+    """Expected reward, for ranking: support times the card's prior reward."""
     lines: tuple[int, int] | None
     """First and last source line concerned, from 1."""
     because: list[str]
@@ -81,7 +83,7 @@ class RuledOut:
     why: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)  # no slots: the SDK reads defaults from the class
 class Ranking:
     """Triage's answer."""
 

@@ -7,11 +7,14 @@ code with a driver that compiles for sm_90 and runs nothing, and answers each la
 
 import base64
 import importlib.util
+import itertools
 import json
 import os
 import sys
 import tempfile
 import traceback
+from types import ModuleType
+from typing import Any
 
 MODE = sys.argv[1]
 if MODE == "interpret":
@@ -23,7 +26,6 @@ os.dup2(2, 1)
 
 import numpy as np  # noqa: E402
 import torch  # noqa: E402
-import triton  # noqa: E402
 import triton.language as tl  # noqa: E402
 
 torch.set_num_threads(1)
@@ -32,21 +34,26 @@ torch.set_num_threads(1)
 LIBDEVICE = "from triton.language.extra.libdevice import rsqrt\n"
 
 
-def load(source, folder, count=[0]):  # noqa: B006 - counts modules of this process
-    count[0] += 1
+COUNT = itertools.count(1)
+
+
+def load(source: str, folder: str) -> ModuleType:
+    name = f"candidate_{next(COUNT)}"
     if MODE == "interpret":  # which has no libdevice
         source = source.replace(LIBDEVICE, "def rsqrt(x):\n    return 1 / tl.sqrt(x)\n")
-    path = os.path.join(folder, f"candidate_{count[0]}.py")
+    path = os.path.join(folder, f"{name}.py")
     with open(path, "w") as file:
         file.write(source)
-    spec = importlib.util.spec_from_file_location(f"candidate_{count[0]}", path)
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
 
-def arguments(specs, seed):
-    made = []
+def arguments(specs: list[Any], seed: int) -> list[Any]:
+    made: list[Any] = []
     for i, spec in enumerate(specs):
         if not isinstance(spec, dict):
             made.append(spec)
@@ -59,14 +66,17 @@ def arguments(specs, seed):
             values = rng.standard_normal(shape)
         tensor = torch.tensor(values).to(getattr(torch, dtype))
         if "strides" in spec:
-            extent = 1 + sum((n - 1) * s for n, s in zip(shape, spec["strides"]))
+            extent = 1 + sum((n - 1) * s for n, s in zip(shape, spec["strides"], strict=True))
             tensor = torch.zeros(extent, dtype=tensor.dtype).as_strided(shape, spec["strides"]).copy_(tensor)
         made.append(tensor)
     return made
 
 
-def interpret(job, folder):
+def interpret(job: dict[str, Any], folder: str) -> dict[str, Any]:
     module = load(job["source"], folder)
+    for kernel in vars(module).values():
+        if hasattr(kernel, "configs"):  # without a device there is nothing to tune by
+            kernel.configs = kernel.configs[:1]
     args = arguments(job["args"], job.get("seed", 0))
     result = getattr(module, job.get("entry", "launch"))(*args)
     outputs = [t for t in (result if isinstance(result, tuple | list) else (result,)) if isinstance(t, torch.Tensor)]
@@ -79,13 +89,13 @@ def interpret(job, folder):
     }
 
 
-def floats():
+def floats() -> None:
     """Float scalars become fp32 values, as they do in a compiled launch."""
     from triton.runtime import interpreter
 
     plain = interpreter._implicit_cvt
 
-    def convert(arg):
+    def convert(arg: Any) -> Any:
         if isinstance(arg, float):
             return tl.tensor(interpreter.TensorHandle(np.array([arg], dtype=np.float32), tl.float32), tl.float32)
         return plain(arg)
@@ -96,58 +106,58 @@ def floats():
 class Driver:
     """Compiles for one target; its launches run nothing."""
 
-    def __init__(self, arch):
+    def __init__(self, arch: int) -> None:
         from triton.backends.compiler import GPUTarget
 
         self.target = GPUTarget("cuda", arch, 32)
-        self.launches = []
+        self.launches: list[dict[str, Any]] = []
         self.utils = self
 
-    def launcher_cls(self, src, metadata):
-        def run(x, y, z, stream, function, packed, *rest):
+    def launcher_cls(self, src: Any, metadata: Any) -> Any:
+        def run(x: int, y: int, z: int, *rest: Any) -> None:
             self.launches.append({"kernel": metadata.name, "grid": [x, y, z], "num_warps": metadata.num_warps})
 
         return run
 
-    def get_device_properties(self, device):
+    def get_device_properties(self, device: int) -> dict[str, int]:
         return {
             "max_shared_mem": 232448, "max_num_regs": 65536, "multiprocessor_count": 132, "warpSize": 32,
             "sm_clock_rate": 1980000, "mem_clock_rate": 2619000, "mem_bus_width": 5120,
         }  # fmt: skip
 
-    def load_binary(self, name, kernel, shared, device):
+    def load_binary(self, name: str, kernel: Any, shared: int, device: int) -> tuple[None, str, int, int, int]:
         return (None, name, 0, 0, 1024)
 
-    def unload_module(self, module):
+    def unload_module(self, module: Any) -> None:
         pass
 
-    def get_current_target(self):
+    def get_current_target(self) -> Any:
         return self.target
 
-    def get_current_device(self):
+    def get_current_device(self) -> int:
         return 0
 
-    def get_current_stream(self, device=0):
+    def get_current_stream(self, device: int = 0) -> int:
         return 0
 
-    def get_active_torch_device(self):
+    def get_active_torch_device(self) -> torch.device:
         return torch.device("cpu")
 
-    def get_device_interface(self):
+    def get_device_interface(self) -> Any:
         return torch.cpu
 
-    def map_python_to_cpp_type(self, ty):
+    def map_python_to_cpp_type(self, ty: str) -> str:
         return "void*"
 
-    def get_benchmarker(self):
-        def bench(fn, quantiles=None, **kw):
+    def get_benchmarker(self) -> Any:
+        def bench(fn: Any, quantiles: Any = None, **kw: Any) -> list[float]:
             fn()
             return [1.0] * (len(quantiles) if quantiles else 1)
 
         return bench
 
 
-def compiled(job, folder, driver, record):
+def compiled(job: dict[str, Any], folder: str, driver: Driver, record: list[dict[str, Any]]) -> dict[str, Any]:
     driver.launches.clear()
     record.clear()
     module = load(job["source"], folder)
@@ -155,15 +165,15 @@ def compiled(job, folder, driver, record):
     return {"launches": [dict(launch, **asm) for launch, asm in zip(driver.launches, record, strict=True)]}
 
 
-def recording(driver):
+def recording(driver: Driver) -> list[dict[str, Any]]:
     from triton.runtime.driver import driver as active
     from triton.runtime.jit import JITFunction
 
     active.set_active(driver)
-    record = []
+    record: list[dict[str, Any]] = []
     plain = JITFunction.run
 
-    def run(self, *args, **kw):
+    def run(self: Any, *args: Any, **kw: Any) -> Any:
         before = len(driver.launches)
         kernel = plain(self, *args, **kw)
         if len(driver.launches) > before:
@@ -174,16 +184,22 @@ def recording(driver):
     return record
 
 
-def main():
+def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         if MODE == "interpret":
             floats()
             np.seterr(all="ignore")
-            handle = lambda job: interpret(job, folder)  # noqa: E731
+
+            def handle(job: dict[str, Any]) -> dict[str, Any]:
+                return interpret(job, folder)
+
         else:
             driver = Driver(90)
             record = recording(driver)
-            handle = lambda job: compiled(job, folder, driver, record)  # noqa: E731
+
+            def handle(job: dict[str, Any]) -> dict[str, Any]:
+                return compiled(job, folder, driver, record)
+
         for line in sys.stdin:
             try:
                 answer = handle(json.loads(line))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import base64
+import functools
+import importlib.util
 import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -116,3 +119,82 @@ def hopper() -> Target:
 def situation(hopper: Target) -> Situation:
     """Nothing is known but the target."""
     return Situation(target=hopper)
+
+
+@pytest.fixture(scope="session")
+def kernel() -> Callable[[str], str]:
+    """The source of one of the tests' own kernels."""
+    return lambda name: (HERE.parent / "kernels" / f"{name}.py").read_text()
+
+
+@pytest.fixture(scope="session")
+def liger() -> Callable[[str], str]:
+    """One of Liger's operators as a candidate: its kernels, its launch code and what they call, in one file."""
+    return lambda name: _liger(name)
+
+
+_LIGER = {
+    "softmax": (
+        ("_softmax_single_block_forward_kernel", "_softmax_forward"),
+        "def launch(x):\n    return _softmax_forward(x)[0]\n",
+    ),
+    "layer_norm": (
+        ("_layer_norm_forward_kernel", "layer_norm_forward"),
+        "def launch(x, weight, bias, eps):\n    return layer_norm_forward(x, weight, bias, eps)[0]\n",
+    ),
+    "rms_norm": (
+        ("_rms_norm_forward_kernel", "_block_rms_norm_forward_kernel", "rms_norm_forward"),
+        "def launch(x, weight, eps):\n    return rms_norm_forward(x, weight, eps, 0.0, 'llama', True)[0]\n",
+    ),
+    "swiglu": (
+        ("silu", "_swiglu_forward_kernel", "_should_tile", "swiglu_forward"),
+        "def launch(a, b):\n    return swiglu_forward(a, b)[2]\n",
+    ),
+}
+_LIGER_HEAD = """\
+from contextlib import contextmanager
+from typing import Tuple
+
+import torch
+import triton
+import triton.language as tl
+from triton.language.extra.libdevice import rsqrt
+
+_CASTING_MODE_NONE: tl.constexpr = tl.constexpr(-1)
+_CASTING_MODE_LLAMA: tl.constexpr = tl.constexpr(0)
+_CASTING_MODE_GEMMA: tl.constexpr = tl.constexpr(1)
+_str_to_casting_mode = {"llama": 0, "gemma": 1, "none": -1}
+_SWIGLU_TILE_MIN_BLOCK = 16384
+
+
+def infer_device_arch():
+    return "hopper"
+
+
+def set_large_grf_mode(kernel_args):
+    kernel_args["grf_mode"] = "256"
+
+
+"""
+
+
+@functools.cache
+def _liger(name: str) -> str:
+    spec = importlib.util.find_spec("liger_kernel")
+    assert spec is not None
+    assert spec.origin is not None
+    folder = Path(spec.origin).parent / "ops"
+    functions, launch = _LIGER[name]
+    shared = (folder / "utils.py").read_text()
+    own = (folder / f"{name}.py").read_text()
+    parts = [_cut(shared, f) for f in ("is_hip", "device_context", "calculate_settings")]
+    return _LIGER_HEAD + "\n\n".join([*parts, *(_cut(own, f) for f in functions), launch])
+
+
+def _cut(text: str, name: str) -> str:
+    """The source of a top-level function, decorators included."""
+    for node in ast.parse(text).body:
+        if isinstance(node, ast.FunctionDef) and node.name == name:
+            first = min([node.lineno, *(d.lineno for d in node.decorator_list)])
+            return "".join(text.splitlines(keepends=True)[first - 1 : node.end_lineno])
+    raise KeyError(name)

@@ -1,0 +1,95 @@
+"""One run from its opening to its last word: the parts are put together here, and Ctrl-C is caught here."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AsyncExitStack, contextmanager
+from types import FrameType
+
+import typer
+
+from tilewright.harness.cli import progress, words
+from tilewright.harness.errors import Problem
+from tilewright.harness.runs.state import Run
+
+INTERRUPTED = 130
+
+
+def go(run: Run, *, rounds: int, as_json: bool, limit_s: float | None) -> None:
+    """Do rounds until there are `rounds` beside the baseline, and say how it went.
+
+    Raises Problem as the loop does, and typer.Exit(130) when stopped by a signal; finished rounds are
+    committed in any case.
+    """
+    from tilewright.harness.judge.device import present
+
+    timed = "measured" if present(run.target) else "modelled"
+    about = {"run": run.path, "task": run.task.name, "target": run.target.name, "time": timed}
+    deadline = None if limit_s is None else time.monotonic() + limit_s
+
+    def stop() -> bool:
+        return deadline is not None and time.monotonic() >= deadline
+
+    screen = progress.screen(as_json)
+    try:
+        with screen, _signals():
+            screen.opened(dict(about), run.rounds)
+            ending = asyncio.run(_drive(run, rounds, screen, stop))
+    except KeyboardInterrupt:
+        _stopped(run, as_json)
+        raise typer.Exit(INTERRUPTED) from None
+    except Problem as problem:
+        if as_json:
+            failed = {"event": "failed", "run": run.path, "cause": str(problem), "remedy": problem.remedy}
+            print(json.dumps(failed), flush=True)
+        raise
+    best = run.best
+    proof = run.proof(best.n)
+    candidates = sum(done.cost.candidates for done in run.rounds)
+    if ending == "stopped":
+        ending = f"the time limit is reached; go on with `tilewright resume {run.path}`"
+    screen.ended(
+        words.finished(run.path, len(run.rounds) - 1, candidates, best, proof),
+        [ending, *words.outcome(best, run.rounds[0], proof), f"run: {run.path}"],
+    )
+
+
+async def _drive(run: Run, rounds: int, screen: progress.Screen, stop: Callable[[], bool]) -> str:
+    from tilewright.agent.builtin import BuiltinPlanner
+    from tilewright.harness.host import Host
+    from tilewright.harness.judge import judge_for
+    from tilewright.harness.loop import optimize
+
+    async with AsyncExitStack() as stack:
+        judge = judge_for(run.target)
+        stack.push_async_callback(judge.close)
+        skills = await stack.enter_async_context(Host())
+        planner = BuiltinPlanner(budget=rounds)
+        return await optimize(run, planner, skills, judge, rounds=rounds, tell=screen.tell, stop=stop)
+
+
+@contextmanager
+def _signals() -> Iterator[None]:
+    """SIGTERM asks for the same orderly end as Ctrl-C."""
+
+    def interrupt(number: int, frame: FrameType | None) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _stopped(run: Run, as_json: bool) -> None:
+    done = len(run.rounds)
+    resume = f"tilewright resume {run.path}"
+    if as_json:
+        print(json.dumps({"event": "stopped", "run": run.path, "rounds": max(0, done - 1), "resume": resume}))
+    print(f"stopped; what is finished is kept. Go on with `{resume}`", file=sys.stderr)

@@ -1,0 +1,168 @@
+"""The judge where there is no GPU: compiled for the target, modelled, and checked in Triton's interpreter.
+
+Every candidate of a batch is compiled at full size, a sample of its programs is counted, and the cost model makes
+a time of it. Then the candidates are checked at reduced sizes, the fastest first, until one passes: that one is put
+forward. Its verdict says `correct: interpreter, timed: modelled`, and its proof lists what neither can see.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from importlib.metadata import version
+
+from tilewright.harness.errors import TaskProblem
+from tilewright.harness.judge.correct import Admitted, Checked, Correctness
+from tilewright.harness.judge.model import Modelled, Modeller
+from tilewright.harness.judge.pool import Pool, processors
+from tilewright.harness.roles import Once
+from tilewright.harness.types import (
+    Candidate,
+    How,
+    Judged,
+    Proof,
+    Status,
+    Target,
+    Task,
+    Trial,
+    Verdict,
+)
+
+INTERPRET_LIMIT_S = 90.0
+MOST_CHECKED = 4
+"""Candidates of one batch whose results are compared before the batch is given up."""
+NEVER_CHECKED = (
+    "races between programs",
+    "indices at full size",
+    "time on a device",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """A check with what it cost."""
+
+    checked: Checked
+    seconds: float
+
+
+class InterpreterJudge:
+    """Judges without a GPU, for the device that `target` describes. `close` ends its workers."""
+
+    def __init__(self, target: Target, *, width: int | None = None, seeds: tuple[int, int] = (0, 1)) -> None:
+        self._target, self._seeds = target, seeds
+        width = width or processors()
+        self._compile, self._interpret = Pool("compile", width=width), Pool("interpret", width=width)
+        self._modeller = Modeller(self._compile, self._interpret, target)
+        self._correct = Correctness(self._compile, self._interpret, "interpret", target, limit_s=INTERPRET_LIMIT_S)
+
+    async def close(self) -> None:
+        """End the worker processes."""
+        await asyncio.gather(self._compile.close(), self._interpret.close())
+
+    async def judge(self, task: Task, candidates: Sequence[Candidate], once: Once) -> Judged:
+        """As roles.Judge. What was found about a candidate is stored under its digest, model and check apart."""
+        if not candidates:
+            raise ValueError("an empty batch has no verdict")
+        await asyncio.gather(self._compile.start(), self._interpret.start())
+        admitted = await once(f"admission/{task.digest}", Admitted, partial(self._admit, task))
+        distinct = {candidate.digest: candidate for candidate in candidates}
+        models = await asyncio.gather(
+            *(once(f"judge/{d}/model", Modelled, partial(self._modeller.model, task, c)) for d, c in distinct.items())
+        )
+        found = dict(zip(distinct, models, strict=True))
+        looks: dict[str, Look] = {}
+        order = sorted((d for d in distinct if found[d].failure is None), key=lambda d: found[d].time_us)
+        for digest in order[:MOST_CHECKED]:
+            look = await once(
+                f"judge/{digest}/check", Look, partial(self._look, task, distinct[digest], found[digest].chosen)
+            )
+            looks[digest] = look
+            if look.checked.status is Status.PASS:
+                break
+        chosen = self._chosen(order, looks, distinct)
+        return Judged(
+            candidate=distinct[chosen],
+            verdict=self._verdict(found[chosen], looks.get(chosen), admitted),
+            proof=self._proof(task, distinct[chosen], found[chosen], looks.get(chosen), admitted),
+            trials=tuple(self._trial(c, found[c.digest], looks.get(c.digest), admitted) for c in distinct.values()),
+        )
+
+    @staticmethod
+    def _chosen(order: Sequence[str], looks: Mapping[str, Look], distinct: Mapping[str, Candidate]) -> str:
+        """The first that passed; else the fastest that was looked at; else the planner's first."""
+        passed = [digest for digest in order if digest in looks and looks[digest].checked.status is Status.PASS]
+        return (passed or [digest for digest in order if digest in looks] or list(distinct))[0]
+
+    # --- the stages --------------------------------------------------------------------------------------
+
+    async def _admit(self, task: Task) -> Admitted:
+        if not task.checks:
+            raise TaskProblem("there is no reduced case to check results on", "add `check`", path=task.path)
+        return await self._correct.admit(task, task.checks, self._seeds)
+
+    async def _look(self, task: Task, candidate: Candidate, chosen: Mapping[str, int]) -> Look:
+        began = time.monotonic()
+        checked = await self._correct.check(task, candidate, task.checks, self._seeds, chosen)
+        return Look(checked=checked, seconds=time.monotonic() - began)
+
+    # --- what is said about it ---------------------------------------------------------------------------
+
+    def _verdict(self, model: Modelled, look: Look | None, admitted: Admitted) -> Verdict:
+        if model.failure is not None:
+            return Verdict(status=Status.FAIL, failure=model.failure, detail=model.detail)
+        assert look is not None
+        checked = look.checked
+        if checked.status is not Status.PASS:
+            return Verdict(
+                status=checked.status, failure=checked.failure, detail=checked.detail, correct=How.INTERPRETER
+            )
+        weak = admitted.weaknesses
+        return Verdict(
+            status=Status.TASK_WEAK if weak else Status.PASS,
+            detail=f"the task would also accept {'; '.join(weak)}" if weak else "",
+            correct=How.INTERPRETER,
+            timed=How.MODELLED,
+            times=model.times,
+        )
+
+    def _trial(self, candidate: Candidate, model: Modelled, look: Look | None, admitted: Admitted) -> Trial:
+        if model.failure is None and look is None:
+            return Trial(candidate=candidate.digest, label=candidate.label, status=None, time_us=model.time_us)
+        verdict = self._verdict(model, look, admitted)
+        return Trial(
+            candidate=candidate.digest,
+            label=candidate.label,
+            status=verdict.status,
+            failure=verdict.failure,
+            detail=verdict.detail,
+            time_us=model.time_us if model.failure is None else None,
+        )
+
+    def _proof(self, task: Task, candidate: Candidate, model: Modelled, look: Look | None, admitted: Admitted) -> Proof:
+        unseen = [*NEVER_CHECKED, *model.not_checked, *admitted.notes]
+        unseen += look.checked.not_checked if look else ["results"]
+        return Proof(
+            candidate=candidate.digest,
+            task=task.digest,
+            target=self._target.name,
+            kernels=model.kernels,
+            contract={
+                "rule": "every element, float64 reference: docs/verdicts.md",
+                "precision": task.precision,
+                "tolerance": task.tolerance,
+                "seeds": list(self._seeds),
+                "distributions": ["as the task gives"],
+                "checks": [case.name for case in task.checks],
+                "weaknesses": list(admitted.weaknesses),
+            },
+            errors=dict(look.checked.errors) if look else None,
+            model=model.model,
+            not_checked=tuple(dict.fromkeys(unseen)),
+            versions={**self._compile.versions, "tilewright": version("tilewright")},
+            confinement="L0",
+            judged_s=model.seconds + (look.seconds if look else 0.0),
+        )

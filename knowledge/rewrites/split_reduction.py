@@ -1,0 +1,442 @@
+"""Split a long reduction over more programs: partial results first, then a second, small kernel.
+
+A kernel with few programs that each walk a long loop leaves most of the machine idle. Its loop is cut into
+parts along a new grid axis; every part leaves what it accumulated in a workspace, and a second kernel with the
+old grid combines the parts and does what came after the loop. Sums, means, maxima, column sums and the inner
+product of a matmul with a long K (split-K) are the same thing here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import libcst as cst
+
+from tilewright.harness.types import Claim
+from tilewright.knowledge.rewrites import Edit, Situation
+from tilewright.knowledge.rewrites.accumulators import Accumulator, accumulator, dtype, fixed, neutral, updates
+from tilewright.knowledge.rewrites.copies import (
+    Unfit,
+    after,
+    choosing,
+    fresh,
+    give,
+    launching,
+    margin,
+    pure,
+    renamed,
+    statement,
+)
+from tilewright.knowledge.rewrites.flow import Loop, Shape, Value
+from tilewright.knowledge.rewrites.kernels import Language, calls, exposed, flow, language, names_written, plain
+from tilewright.knowledge.rewrites.launches import (
+    Kernel,
+    Launch,
+    grid_axes,
+    kernels,
+    launches,
+    meta_name,
+)
+from tilewright.knowledge.rewrites.source import Patch, Source, names, patched, read, walk
+
+_ENOUGH = 2
+"""Programs for each multiprocessor above which a reduction is not split."""
+_MOST = 256
+"""Parts of one reduction, at most."""
+_TORCH = {"float32": "float32", "float64": "float64", "float16": "float16", "int32": "int32", "int64": "int64"}
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """One accumulator of the loop."""
+
+    found: Accumulator
+    shape: Shape
+    dtype: str
+    pointer: str
+    """The new parameter that holds every program's partial results."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    loop: Loop
+    parts: tuple[_Part, ...]
+    moves: tuple[tuple[str, str], ...]
+    """Pointers that each round moves on: name and step, as written."""
+    splits: str
+    """The new constexpr."""
+    part: str
+    program: str
+    reads: str
+    """A pointer parameter that the loop loads from: the workspace goes to the same device."""
+
+
+class SplitReduction:
+    """Split a reduction over a second grid axis."""
+
+    name = "split-reduction"
+    precondition = (
+        "Few programs, each with one loop at the top of the kernel that only accumulates (sum, maximum, minimum, "
+        "inner product), and no store before it ends."
+    )
+    risk = "Partial results go through memory and a second launch; sums are added in another order."
+
+    def edits(self, source: str, situation: Situation) -> list[Edit]:
+        """One edit for each kernel and number of parts."""
+        return self._look(source, situation)[0]
+
+    def refusals(self, source: str, situation: Situation) -> list[str]:
+        """Why each kernel that was looked at stays as it is."""
+        return self._look(source, situation)[1]
+
+    def _look(self, source: str, situation: Situation) -> tuple[list[Edit], list[str]]:
+        parsed = read(source)
+        if parsed is None:
+            return [], ["the source does not parse"]
+        edits: list[Edit] = []
+        said: list[str] = []
+        for kernel in kernels(parsed).values():
+            at = launches(parsed, kernel.name)
+            if not at:
+                continue
+            try:
+                sizes = _sizes(kernel, situation)
+                plan = _plan(parsed, kernel)
+                edits += [_edit(parsed, kernel, plan, at, s, situation) for s in sizes]
+            except Unfit as why:
+                said.append(f"{kernel.name}: {why}")
+        return edits, said if edits or said else ["no kernel is launched here"]
+
+
+REWRITE = SplitReduction()
+
+
+def _sizes(kernel: Kernel, situation: Situation) -> list[int]:
+    """How many parts to try: enough to fill the machine once, twice or half."""
+    wanted = _ENOUGH * situation.target.multiprocessors
+    programs = [k.grid[0] * k.grid[1] * k.grid[2] for k in situation.kernels if k.kernel == kernel.name]
+    if not programs:
+        return [16, 64, 4]
+    if min(programs) >= wanted:
+        raise Unfit(f"its {min(programs)} programs already fill the machine")
+    fill = 1 << max(1, (wanted // min(programs)).bit_length() - 1)
+    return list(dict.fromkeys(min(_MOST, s) for s in (fill, 2 * fill, max(2, fill // 2))))
+
+
+# --- the proof -------------------------------------------------------------------------------------------
+
+
+def _plan(source: Source, kernel: Kernel) -> _Plan:
+    spoken = language(source)
+    if kernel.name.endswith("_combine") and f"{kernel.name.removesuffix('_combine')}_partial" in spoken.globals:
+        raise Unfit("it combines the parts of a reduction that is split")
+    if not plain(kernel):
+        raise Unfit("autotuning or heuristics decide its parameters, so two launches need not agree")
+    found = flow(source, kernel)
+    if found.unclear:
+        raise Unfit(f"it holds what is not followed ({found.unclear[0]})")
+    if len(found.loops) != 1:
+        raise Unfit("it does not have exactly one loop" if found.loops else "it has no loop")
+    loop = found.loops[0]
+    if len(loop.path) != 1 or loop.kind == "static_range" or loop.start != "0":
+        raise Unfit("its loop does not stand at the top of the kernel, or does not run from 0")
+    late = list(kernel.node.body.body[kernel.node.body.body.index(loop.node) + 1 :])
+    for access in found.accesses:
+        over = any(n is access.call for s in late for n in walk(s))
+        if access.kind != "load" and not over:
+            raise Unfit(f"a {access.kind} stands before the end of its loop")
+    reads = next((a.root for a in found.accesses if a.kind == "load" and a.loops and a.root), None)
+    if reads is None:
+        raise Unfit("its loop loads nothing that can be told")
+    _whole(source, kernel, loop)
+    taken = {n.value for n in walk(kernel.node) if isinstance(n, cst.Name)} | spoken.globals
+    parts, moves = [], []
+    for name in sorted(loop.carried):
+        combined = accumulator(spoken, loop, name)
+        step = _move(source, loop, name)
+        if exposed(late, name)[0]:
+            if combined is None:
+                raise Unfit(f"`{name}` leaves the loop, and is more than a sum, maximum or minimum")
+            if not neutral(loop, combined):
+                raise Unfit(f"`{name}` does not start from what changes nothing")
+            kept = dtype(spoken, loop, name)
+            extents = _result(kernel, loop, found.values, combined)
+            if kept.rpartition(".")[2] not in _TORCH or len(extents) > 2:
+                raise Unfit(f"a partial `{name}` cannot be kept in a workspace")
+            pointer = fresh(taken, f"{name}_parts_ptr")
+            taken.add(pointer)
+            parts.append(_Part(combined, extents, kept, pointer))
+        elif step is not None:
+            moves.append((name, step))
+        elif exposed(loop.node.body.body, name)[0]:
+            raise Unfit(f"`{name}` is carried round the loop in a way that cannot be started in the middle")
+    inside = names_written(loop.node) - loop.carried
+    if any(exposed(late, n)[0] for n in inside):
+        raise Unfit("a value of the last round is used after the loop")
+    if not parts:
+        raise Unfit("its loop accumulates nothing that is used after it")
+    splits, part, program = (fresh(taken, w) for w in ("SPLITS", "part", "program"))
+    return _Plan(loop, tuple(parts), tuple(moves), splits, part, program, reads)
+
+
+def _whole(source: Source, kernel: Kernel, loop: Loop) -> None:
+    """The range's stop and step must be able to stand in the kernel again."""
+    call = loop.node.iter
+    if (
+        not isinstance(call, cst.Call)
+        or any(a.star for a in call.args)
+        or not isinstance(loop.node.body, cst.IndentedBlock)
+    ):
+        raise Unfit("its loop's range cannot be read")
+    if any(isinstance(n, cst.Return) for n in walk(loop.node)) or loop.node.orelse is not None:
+        raise Unfit("its loop can be left early")
+    first = kernel.node.body.body[0]
+    margin(source, first)
+
+
+def _move(source: Source, loop: Loop, name: str) -> str | None:
+    """The step of `name += step`, once in every round and the same each time; None for anything else."""
+    changed = updates(loop.node, name)
+    if len(changed) != 1 or not isinstance(changed[0], cst.AugAssign):
+        return None
+    update = changed[0]
+    top = any(isinstance(s, cst.SimpleStatementLine) and update in s.body for s in loop.node.body.body)
+    moving = names_written(loop.node.body) | {loop.var}
+    if not top or not isinstance(update.operator, cst.AddAssign) or names(update.value) & moving:
+        return None
+    return source.code(update.value) if pure(update.value) else None
+
+
+def _result(kernel: Kernel, loop: Loop, values: dict[cst.BaseExpression, Value], found: Accumulator) -> Shape:
+    """The accumulator's own shape, which its start must already have."""
+    start = loop.entry[found.name].shape
+    if start is None:
+        raise Unfit(f"the shape of `{found.name}` is not known")
+    for value in found.values:
+        given = values[value].shape if value in values else None
+        if given is not None and len(given) > len(start):
+            raise Unfit(f"`{found.name}` starts smaller than what is added to it")
+    return fixed(kernel, start)
+
+
+# --- the kernels -----------------------------------------------------------------------------------------
+
+
+def _parameters(source: Source, kernel: Kernel, plan: _Plan) -> Patch:
+    """The workspaces and the number of parts as new last parameters."""
+    last = kernel.parameters[-1].node
+    given = any(p.default is not None for p in kernel.parameters)
+    p = language(source).prefix
+    added = [f"{part.pointer}{'=None' if given else ''}" for part in plan.parts]
+    added.append(f"{plan.splits}: {p}.constexpr{' = 1' if given else ''}")
+    end = _end(source, last)
+    line = source.data.rfind(b"\n", 0, source.span(last)[0]) + 1
+    before = source.data[line : source.span(last)[0]].decode()
+    joint = f",\n{before}" if not before.strip() and len(kernel.parameters) > 1 else ", "
+    return Patch(end, end, "".join(f"{joint}{a}" for a in added))
+
+
+def _end(source: Source, param: cst.Param) -> int:
+    last: cst.CSTNode = param.name
+    if param.annotation is not None:
+        last = param.annotation.annotation
+    if param.default is not None:
+        return source.outer(param.default)[1]
+    return source.outer(last)[1] if isinstance(last, cst.BaseExpression) else source.span(last)[1]
+
+
+def _program(spoken: Language, plan: _Plan, axes: int) -> str:
+    """The number of this program among those of the old grid."""
+    p = spoken.prefix
+    number = f"{p}.program_id({axes - 1})"
+    for axis in reversed(range(axes - 1)):
+        number = f"({number} * {p}.num_programs({axis}) + {p}.program_id({axis}))"
+    return f"{number}.to({p}.int64)"
+
+
+def _place(spoken: Language, part: _Part, base: str) -> str:
+    """Where one partial result lies: a scalar, or the elements of its tile in order."""
+    p = spoken.prefix
+    if not part.shape:
+        return f"{part.pointer} + {base}"
+    size = " * ".join(part.shape)
+    at = f"{p}.arange(0, {part.shape[0]})"
+    if len(part.shape) == 2:
+        at = f"{at}[:, None] * {part.shape[1]} + {p}.arange(0, {part.shape[1]})[None, :]"
+    return f"{part.pointer} + {base} * ({size}) + {at}"
+
+
+def _partial(source: Source, kernel: Kernel, plan: _Plan, axes: int, name: str) -> str:
+    """The kernel up to the end of its loop, over one part of the range, leaving what it accumulated."""
+    spoken, loop = language(source), plan.loop
+    p, call = spoken.prefix, loop.node.iter
+    outside = margin(source, loop.node)
+    if not isinstance(call, cst.Call):
+        raise Unfit("its loop's range cannot be read")
+    bounds = [a for a in call.args if a.keyword is None]
+    stop = source.code(bounds[0 if len(bounds) == 1 else 1].value)
+    step = source.code(bounds[2].value) if len(bounds) == 3 else "1"
+    taken = {n.value for n in walk(kernel.node) if isinstance(n, cst.Name)} | spoken.globals
+    share, first, last = (fresh(taken, w) for w in ("share", "first", "last"))
+    rounds = f"{p}.cdiv({stop}, {step})" if step != "1" else stop
+    before = [
+        f"{plan.part} = {p}.program_id({axes})",
+        f"{plan.program} = {_program(spoken, plan, axes)}",
+        f"{share} = {p}.cdiv({rounds}, {plan.splits})",
+        f"{first} = {plan.part} * {share}" + (f" * ({step})" if step != "1" else ""),
+        f"{last} = {p}.minimum({stop}, {first} + {share}" + (f" * ({step}))" if step != "1" else ")"),
+        *(f"{n} += {plan.part}.to({p}.int64) * {share} * ({s})" for n, s in plan.moves),
+    ]
+    start = source.span(loop.node)[0]
+    patches = [_parameters(source, kernel, plan)]
+    patches.append(Patch(start, start, "".join(f"{t}\n{outside}" for t in before), lead=True))
+    a, b = source.outer(bounds[0].value)[0], source.outer(bounds[-1].value)[1]
+    patches.append(Patch(a, b, f"{first}, {last}" + (f", {step}" if step != "1" else "")))
+    end = start + len(source.data[slice(*source.span(loop.node))].rstrip())
+    whole_end = source.span(kernel.node)[0] + len(source.data[slice(*source.span(kernel.node))].rstrip())
+    base = f"({plan.program} * {plan.splits} + {plan.part})"
+    stores = [f"{p}.store({_place(spoken, part, base)}, {part.found.name})" for part in plan.parts]
+    patches.append(Patch(end, whole_end, "".join(f"\n{outside}{s}" for s in stores)))
+    return renamed(source, kernel, name, patches)
+
+
+def _combine(source: Source, kernel: Kernel, plan: _Plan, axes: int, name: str) -> str:
+    """The kernel with its loop replaced by one over the parts' results."""
+    spoken, loop = language(source), plan.loop
+    p, outside = spoken.prefix, margin(source, loop.node)
+    lines = [f"{plan.program} = {_program(spoken, plan, axes)}"]
+    tiles = []
+    for part in plan.parts:
+        acc, kind = part.found.name, part.found.kind
+        if not part.shape:
+            every = f"{part.pointer} + {plan.program} * {plan.splits} + {p}.arange(0, {plan.splits})"
+            lines.append(f"{acc} = {p}.{kind}({p}.load({every}), axis=0)")
+            continue
+        loaded = f"{p}.load({_place(spoken, part, f'({plan.program} * {plan.splits} + {plan.part})')})"
+        pick = f"{p}.maximum" if kind == "max" else f"{p}.minimum"
+        tiles.append(f"{acc} += {loaded}" if kind == "sum" else f"{acc} = {pick}({acc}, {loaded})")
+    if tiles:
+        lines.append(f"for {plan.part} in range({plan.splits}):")
+        lines += [f"    {t}" for t in tiles]
+    start = source.span(loop.node)[0]
+    end = start + len(source.data[slice(*source.span(loop.node))].rstrip())
+    text = f"\n{outside}".join(lines)
+    return renamed(source, kernel, name, [_parameters(source, kernel, plan), Patch(start, end, text)])
+
+
+# --- the launch ------------------------------------------------------------------------------------------
+
+
+def _edit(source: Source, kernel: Kernel, plan: _Plan, at: list[Launch], splits: int, situation: Situation) -> Edit:
+    spoken = language(source)
+    if f"{kernel.name}_partial" in spoken.globals:
+        raise Unfit("it already has a copy that is split")
+    if "torch" not in spoken.globals:
+        raise Unfit("the module does not import torch to make a workspace with")
+    partial, combine = f"{kernel.name}_partial", fresh(spoken.globals, f"{kernel.name}_combine")
+    used = [int(source.code(c.args[0].value)) for c in calls(kernel.node) if _axis(source, spoken, c)]
+    depth = {len(grid_axes(source, la) or ()) for la in at}
+    axes = max([*depth, *(u + 1 for u in used)])
+    if 0 in depth or len(depth) != 1 or axes > 2:
+        raise Unfit("its grid cannot be read, or has no axis left")
+    limit = _ENOUGH * situation.target.multiprocessors
+    changes = [
+        after(
+            source,
+            kernel,
+            [_partial(source, kernel, plan, axes, partial), _combine(source, kernel, plan, axes, combine)],
+        )
+    ]
+    changes += [_launch(source, kernel, plan, la, (partial, combine), splits, limit) for la in at]
+    return Edit(
+        source=patched(source, changes),
+        label=f"{kernel.name}: {splits} parts",
+        claim=Claim(fact="programs", relation="rises"),
+        lines=source.lines(plan.loop.node),
+        risk=SplitReduction.risk,
+        params={"splits": splits},
+    )
+
+
+def _axis(source: Source, spoken: Language, call: cst.Call) -> bool:
+    """Whether a call reads a grid axis; `Unfit` where the axis is not a number."""
+    if spoken.op(call.func) not in ("program_id", "num_programs"):
+        return False
+    if len(call.args) != 1 or not source.code(call.args[0].value).isdigit():
+        raise Unfit("a grid axis that it reads is not written as a number")
+    return True
+
+
+def _launch(
+    source: Source, kernel: Kernel, plan: _Plan, launch: Launch, new: tuple[str, str], splits: int, limit: int
+) -> Patch:
+    statement(source, launch)
+    if launch.spread:
+        raise Unfit("a launch passes arguments that cannot be read")
+    reads = launch.bound.get(plan.reads)
+    if reads is None or not isinstance(reads, cst.Name | cst.Attribute):
+        raise Unfit(f"`{plan.reads}` at a launch is not a named tensor")
+    scope = source.function(launch.call) or source.module
+    taken = {n.value for n in walk(scope) if isinstance(n, cst.Name)}
+    grid = [_host(source, kernel, launch, axis) for axis in grid_axes(source, launch) or ()]
+    dims = fresh(taken, "split_grid")
+    programs = " * ".join(f"{dims}[{i}]" for i in range(len(grid)))
+    lines: list[str] = []
+    values: dict[str, str] = {}
+    for part in plan.parts:
+        space = fresh(taken, part.pointer.removesuffix("_ptr"))
+        values[part.pointer] = space
+        extents = [_bound(source, kernel, launch, e) for e in part.shape]
+        size = " * ".join([programs, str(splits), *extents])
+        kind = _TORCH[part.dtype.rpartition(".")[2]]
+        lines.append(f"{space} = torch.empty(({size},), dtype=torch.{kind}, device={source.code(reads)}.device)")
+    values[plan.splits] = str(splits)
+    func = launch.call.func
+    assert isinstance(func, cst.Subscript)
+    where = (source.outer(launch.grid) if launch.grid in source.spans else None) or _inside(source, func)
+    for name, shape_ in zip(new, (f"(*{dims}, {splits})", dims), strict=True):
+        lines.append(launching(source, launch, name, [Patch(*where, shape_), *give(source, launch, values)]))
+    outside = margin(source, statement(source, launch))
+    made = f"{dims} = ({', '.join(grid)},)"
+    patch = choosing(source, launch, f"{programs} < {limit}", lines)
+    return Patch(patch.start, patch.end, f"{made}\n{outside}{patch.text}")
+
+
+def _inside(source: Source, func: cst.Subscript) -> tuple[int, int]:
+    """The bytes between the brackets of `kernel[...]`."""
+    return source.span(func.slice[0])[0], source.span(func.slice[-1])[1]
+
+
+def _bound(source: Source, kernel: Kernel, launch: Launch, name: str) -> str:
+    """A compile-time parameter's value at a launch, as host code."""
+    if name.isdigit():
+        return name
+    given = launch.bound.get(name)
+    default = next((p.default for p in kernel.parameters if p.name == name), None)
+    node = given if given is not None else default
+    if node is None or not pure(node):
+        raise Unfit(f"`{name}` at a launch is not a plain expression")
+    code = source.code(node)
+    return code if code.isidentifier() or code.isdigit() else f"({code})"
+
+
+def _host(source: Source, kernel: Kernel, launch: Launch, axis: cst.BaseExpression) -> str:
+    """An axis of the grid as host code, with `META["BLOCK"]` replaced by what the launch gives."""
+    meta = meta_name(source, launch)
+    start, end = source.outer(axis)
+    inside: list[Patch] = []
+    for n in walk(axis):
+        if isinstance(n, cst.Subscript) and isinstance(n.value, cst.Name) and n.value.value == meta:
+            key = n.slice[0].slice
+            if not isinstance(key, cst.Index) or not isinstance(key.value, cst.SimpleString):
+                raise Unfit("the grid's parameters cannot be read")
+            inside.append(Patch(*source.outer(n), _bound(source, kernel, launch, str(key.value.evaluated_value))))
+    whole = patched(source, inside).encode()
+    text = whole[start : len(whole) - (len(source.data) - end)].decode()
+    if not pure(axis) or (meta is not None and len(inside) != sum(_named(n, meta) for n in walk(axis))):
+        raise Unfit("the grid is not a plain expression")
+    return " ".join(text.split())
+
+
+def _named(node: cst.CSTNode, name: str) -> bool:
+    return isinstance(node, cst.Name) and node.value == name

@@ -1,0 +1,65 @@
+"""Masked, scaled softmax of rows with a helper, a mask by row length, a class for a launcher and a dict of options."""
+
+import torch
+import triton
+import triton.language as tl
+
+LOG2E: tl.constexpr = tl.constexpr(1.4426950408889634)
+
+
+@triton.jit
+def soft_cap(x, cap, HAS_CAP: tl.constexpr):
+    if HAS_CAP:
+        x = cap * (2 * tl.sigmoid(2 * x / cap) - 1)
+    return x
+
+
+@triton.jit
+def rows_kernel(
+    out, x, lengths, bias,
+    stride_out, stride_x,  # in elements
+    n_cols,
+    cap: tl.float32,
+    HAS_CAP: tl.constexpr,
+    HAS_BIAS: tl.constexpr,
+    BLOCK: tl.constexpr,
+):
+    pid = tl.program_id(0)
+    x += pid * stride_x
+    out += pid * stride_out
+    cols = tl.arange(0, BLOCK)
+    length = tl.load(lengths + pid)
+    keep = (cols < n_cols) & (cols < length)
+    v = tl.load(x + cols, keep, float("-inf")).to(tl.float32)
+    v = soft_cap(v, cap, HAS_CAP)
+    if HAS_BIAS:
+        v += tl.load(bias + cols, mask=cols < n_cols, other=0.0)
+    v = tl.where(keep, v, -float("inf"))
+    top = tl.max(v, 0)
+    e = tl.exp2((v - top) * LOG2E)
+    total = tl.sum(e)
+    tl.store(out + cols, e / total, cols < n_cols)
+
+
+class Rows:
+    def __init__(self, cap=None):
+        self.cap = cap
+
+    def __call__(self, x, lengths, bias):
+        n_rows, n_cols = x.shape
+        out = torch.empty_like(x)
+        meta = {"BLOCK": triton.next_power_of_2(n_cols), "num_warps": 4}
+        rows_kernel[(n_rows,)](
+            out, x, lengths, bias,
+            out.stride(0), x.stride(0),
+            n_cols,
+            self.cap or 0.0,
+            HAS_CAP=self.cap is not None,
+            HAS_BIAS=bias is not None,
+            **meta,
+        )
+        return out
+
+
+def launch(x, lengths, bias):
+    return Rows(30.0)(x, lengths, bias)
