@@ -20,7 +20,7 @@ from tilewright.knowledge.vocabulary import FACTS, RELATIONS, parse
 
 OWN = Path(__file__).parent
 ID = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
-BOTTLENECKS = ("dram", "l2", "lsu", "fp32", "sfu", "tensor", "latency", "launch")
+BOTTLENECKS = ("dram", "l2", "lsu", "fp32", "tensor", "latency", "launch")
 KINDS = ("source", "symptom", "ir")
 REWRITES = (
     "one-pass",

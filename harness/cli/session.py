@@ -8,7 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import AsyncExitStack, contextmanager
+from contextlib import contextmanager
 from types import FrameType
 
 import typer
@@ -65,12 +65,21 @@ async def _drive(run: Run, rounds: int, screen: progress.Screen, stop: Callable[
     from tilewright.harness.judge import judge_for
     from tilewright.harness.loop import optimize
 
-    async with AsyncExitStack() as stack:
-        judge = judge_for(run.target)
-        stack.push_async_callback(judge.close)
-        skills = await stack.enter_async_context(Host())
-        planner = BuiltinPlanner(budget=rounds)
-        return await optimize(run, planner, skills, judge, rounds=rounds, tell=screen.tell, stop=stop)
+    judge = judge_for(run.target)
+    problem: Problem | None = None
+    ending = ""
+    try:
+        async with Host() as skills:
+            planner = BuiltinPlanner(budget=rounds)
+            try:
+                ending = await optimize(run, planner, skills, judge, rounds=rounds, tell=screen.tell, stop=stop)
+            except Problem as raised:
+                problem = raised  # raised again outside: the skills' client would wrap it in a group
+    finally:
+        await judge.close()
+    if problem is not None:
+        raise problem
+    return ending
 
 
 @contextmanager

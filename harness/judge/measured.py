@@ -167,7 +167,7 @@ class DeviceJudge:
             holding, began = True, time.monotonic()
             return {"go": True}
 
-        job = {**ready.job, "op": "measure", "source": candidate.source}
+        job = {**ready.job, "op": "measure", "source": candidate.source, "time": True}
         try:
             reply, out = await self._measure.run(job, ready.inputs, limit_s=MEASURE_LIMIT_S, on_pending=on_pending)
         finally:

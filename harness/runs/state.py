@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from tilewright.harness.errors import RunCorrupt, RunProblem
 from tilewright.harness.gitstore import FSCK, Store, os_problem
+from tilewright.harness.observe import context, prefix
 from tilewright.harness.runs import mirror
 from tilewright.harness.runs.interrupts import uninterrupted
 from tilewright.harness.runs.journal import Journal, sync_folder
@@ -39,7 +40,7 @@ from tilewright.harness.runs.reading import (
     read_rounds,
     require_run,
 )
-from tilewright.harness.types import Evidence, Observation, Proof, Record, Round, Settings, Target, Task
+from tilewright.harness.types import Context, Evidence, Observation, Proof, Record, Round, Settings, Target, Task
 
 TIDY_EVERY = 32
 """Commits between two roll-ups of small packs: about 30 ms each, so 1 ms a round."""
@@ -184,6 +185,14 @@ class Run:
         if self._observations is None:
             self._observations = read_observations(self._tree)
         return self._observations
+
+    def context(self, n: int) -> Context:
+        """What memory is asked about when round `n`'s candidate is to be changed."""
+        return context(self.task, self.target, self.settings, self._rounds[n].verdict)
+
+    def prefix(self, n: int) -> tuple[str, ...]:
+        """Directions of the accepted moves on the lineage that ends at round `n`, oldest first."""
+        return prefix(self._rounds, n)
 
     def source(self, n: int) -> str:
         """The candidate of round `n`. Raises KeyError where it had none, RunCorrupt where it cannot be read."""

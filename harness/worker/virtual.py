@@ -32,15 +32,23 @@ COMPUTED_ELEMENTS = 1 << 16
 INTEGER_ELEMENTS = 1 << 26
 """Whole numbers are computed up to this size: they may be indices."""
 _RESERVE = 0x4000  # MAP_NORESERVE, which Python's mmap names from 3.13 on
-_UNFILLED = ("aten::empty", "aten::new_empty", "aten::lift_fresh", "aten::detach", "aten::_local_scalar_dense")
+_UNFILLED = ("aten::empty", "aten::new_empty")
+_LOOKS = ("aten::lift_fresh", "aten::detach", "aten::_local_scalar_dense")
 
 
 def reserve(elements: int, dtype: torch.dtype) -> torch.Tensor:
-    """A flat tensor on pages that are not there until they are touched."""
+    """A flat tensor on pages that are not there until they are touched, and count against no limit until then."""
     if elements == 0:
         return torch.empty(0, dtype=dtype)
-    pages = mmap.mmap(-1, elements * dtype.itemsize, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _RESERVE)
+    # Shared with nobody: a private mapping would count against the limit on data at its full size.
+    pages = mmap.mmap(-1, elements * dtype.itemsize, flags=mmap.MAP_SHARED | mmap.MAP_ANONYMOUS | _RESERVE)
     return torch.frombuffer(pages, dtype=torch.uint8).view(dtype)
+
+
+def reserve_strided(shape: Sequence[int], strides: Sequence[int], dtype: torch.dtype) -> torch.Tensor:
+    """The same with shape and strides."""
+    size = 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) if math.prod(shape) else 0
+    return reserve(size, dtype).as_strided(shape, strides)
 
 
 def virtual_args(args: Sequence[Mapping[str, Any]], tensors: Mapping[str, Blob], seed: int = 0) -> dict[str, Any]:
@@ -58,14 +66,11 @@ def virtual_args(args: Sequence[Mapping[str, Any]], tensors: Mapping[str, Blob],
         spec = arg["tensor"]
         dtype = getattr(torch, spec["dtype"])
         shape = [int(n) for n in spec["shape"]]
-        strides = spec.get("strides") or _contiguous(shape)
-        size = 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) if math.prod(shape) else 0
-        storage = reserve(size, dtype)
-        tensor = storage.as_strided(shape, strides)
+        tensor = reserve_strided(shape, spec.get("strides") or _contiguous(shape), dtype)
         if (blob := tensors.get(arg["name"])) is not None:
             tensor.copy_(torch.frombuffer(bytearray(blob.data), dtype=dtype).reshape(shape))
         elif not (dtype.is_floating_point or dtype.is_complex):
-            storage.random_(int(spec.get("low", 0)), max(int(spec.get("high", 2)), 1), generator=draw)
+            tensor.random_(int(spec.get("low", 0)), max(int(spec.get("high", 2)), 1), generator=draw)
         made[arg["name"]] = tensor
     return made
 
@@ -112,8 +117,10 @@ class Virtual(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's ow
     ) -> Any:
         kwargs = kwargs or {}
         schema = func._schema
-        if schema.name.startswith(_UNFILLED) or _is_view(schema):
+        if schema.name.startswith(_LOOKS) or _is_view(schema):
             return func(*args, **kwargs)
+        if schema.name.startswith(_UNFILLED):
+            return _unfilled(func, args, kwargs)
         inputs = [each for each in tree_flatten((args, kwargs))[0] if isinstance(each, torch.Tensor)]
         shapes = _on_meta(func, args, kwargs)
         if shapes is None or _small([*inputs, *shapes]) or _whole(inputs, shapes):
@@ -134,8 +141,17 @@ class Virtual(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's ow
                 if arg.alias_info is not None and arg.alias_info.is_write
             ]
             return written[0] if len(written) == 1 else tuple(written)
-        made = [torch.empty_strided(s.shape, s.stride(), dtype=s.dtype) for s in shapes]
+        made = [reserve_strided(s.shape, s.stride(), s.dtype) for s in shapes]
         return made[0] if len(schema.returns) == 1 and not _returns_list(schema) else made
+
+
+def _unfilled(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    shapes = _on_meta(func, args, kwargs)
+    if shapes is None or len(shapes) != 1 or _small(shapes):
+        made = func(*args, **kwargs)
+        # Whole numbers may be indices or locks: zero, as fresh pages are, and not what lay there before.
+        return made if made.dtype.is_floating_point or made.dtype.is_complex else made.zero_()
+    return reserve_strided(shapes[0].shape, shapes[0].stride(), shapes[0].dtype)
 
 
 def _returns_list(schema: Any) -> bool:

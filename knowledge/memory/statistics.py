@@ -6,15 +6,21 @@ same however many there are; adding one twice changes nothing; merging is union.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import astuple, dataclass
+from types import MappingProxyType
+from typing import TypeVar
 
 from tilewright.harness.types import Context, Observation
 from tilewright.knowledge.cards import START
 from tilewright.knowledge.memory.constants import DECAY, PPM, START_WEIGHT, WINDOW
+
+K = TypeVar("K")
+V = TypeVar("V")
 
 OUTCOMES = ("faster", "slower", "wrong", "compile", "flagged", "nothing")
 SILENT = frozenset({"flagged"})
@@ -22,6 +28,8 @@ SILENT = frozenset({"flagged"})
 
 Node = tuple[str, str]
 """`("direction", id)` or `("strategy", id)`."""
+Share = tuple[int, int, int, int, int, int]
+"""What one (kernel, strategy, context) adds to `Sums`, field by field."""
 Place = tuple[str, ...]
 """A context, as coarse as it is short: (time), (time, family), (…, bottleneck), (…, target family)."""
 
@@ -31,25 +39,30 @@ def target_family(target: str) -> str:
     return target[:-1] + "x" if target[-1:].isalnum() and ":" in target else target
 
 
+@functools.lru_cache(maxsize=4096)
 def places(context: Context) -> tuple[Place, ...]:
     """The back-off chain of a context, coarsest first. Measured and modelled times never share a place."""
     whole = (context.time, context.family, context.bottleneck, target_family(context.target))
     return tuple(whole[:n] for n in range(1, len(whole) + 1))
 
 
-def position_weights(prefix: Iterable[str], *, by_position: bool = True) -> dict[str, int]:
+def position_weights(prefix: Iterable[str], *, by_position: bool = True) -> Mapping[str, int]:
     """How much each direction of a prefix counts, in parts per million; they sum to one (rounding aside).
 
     The last `WINDOW` moves weigh exp(-(i-1)/DECAY), newest first; START always keeps `START_WEIGHT`, and
     has everything when there is nothing else. `by_position=False` weighs the moves alike.
     """
-    recent = list(prefix)[-WINDOW:][::-1]
+    return _weights(tuple(prefix)[-WINDOW:], by_position)
+
+
+@functools.lru_cache(maxsize=16384)
+def _weights(recent: tuple[str, ...], by_position: bool) -> Mapping[str, int]:
     raw = [_power(i) if by_position else PPM for i in range(len(recent))]
     start = round(START_WEIGHT * PPM) if recent else PPM
     weights = {START: start}
-    for direction, weight in zip(recent, raw, strict=True):
+    for direction, weight in zip(reversed(recent), raw, strict=True):
         weights[direction] = weights.get(direction, 0) + weight * (PPM - start) // sum(raw)
-    return weights
+    return MappingProxyType(weights)
 
 
 def _power(i: int) -> int:
@@ -72,6 +85,15 @@ class Sums:
     step_ppm: int = 0
     """Sum of the mean reward of a round, failures included as zero."""
 
+    def grow(self, before: Share, after: Share) -> None:
+        """Take one group's former share out and its new one in."""
+        self.kernels += after[0] - before[0]
+        self.success_ppm += after[1] - before[1]
+        self.paying += after[2] - before[2]
+        self.reward_ppm += after[3] - before[3]
+        self.cost_ms += after[4] - before[4]
+        self.step_ppm += after[5] - before[5]
+
 
 @dataclass(slots=True)
 class EdgeSums:
@@ -91,7 +113,7 @@ class _Group:
     reward: int = 0
     cost: int = 0
 
-    def share(self) -> tuple[int, int, int, int, int, int]:
+    def share(self) -> Share:
         """What the group adds to `Sums`: integers that depend on its totals alone."""
         if not self.rounds:
             return (0, 0, 0, 0, 0, 0)
@@ -199,26 +221,27 @@ class Statistics:
         c = o.context
         chain = places(c)
         key = (o.kernel, o.direction, o.strategy, c.family, c.bottleneck, c.dtype, c.target, c.shape, c.triton, c.time)
-        group = self._groups.setdefault(key, _Group())
+        group = _of(self._groups, key, _Group)
         before = group.share()
         group.rounds += 1
         group.successes += success
         group.reward += reward
         group.cost += o.cost_ms
-        change = [new - old for new, old in zip(group.share(), before, strict=True)]
-        for place in chain:
-            _grow(self.all.setdefault(place, Sums()), change)
-            for node in _nodes(o):
-                _grow(self.nodes.setdefault((node, place), Sums()), change)
+        after = group.share()
+        if after != before:
+            for place in chain:
+                _of(self.all, place, Sums).grow(before, after)
+                for node in _nodes(o):
+                    _of(self.nodes, (node, place), Sums).grow(before, after)
         for source, weight in position_weights(o.prefix, by_position=self.by_position).items():
-            edge = self._edge_groups.setdefault((source, *key), _EdgeGroup())
+            edge = _of(self._edge_groups, (source, *key), _EdgeGroup)
             was = edge.share()
             edge.rounds += 1
             edge.weight += weight
             edge.weighted += weight * reward
             now = edge.share()
-            for place in chain:
-                sums = self.edges.setdefault((source, o.direction, place), EdgeSums())
+            for place in chain if now != was else ():
+                sums = _of(self.edges, (source, o.direction, place), EdgeSums)
                 sums.weight_ppm += now[0] - was[0]
                 sums.reward_ppm += now[1] - was[1]
 
@@ -232,13 +255,12 @@ def _nodes(o: Observation) -> tuple[Node, Node]:
     return ("direction", o.direction), ("strategy", o.strategy)
 
 
-def _grow(sums: Sums, change: list[int]) -> None:
-    sums.kernels += change[0]
-    sums.success_ppm += change[1]
-    sums.paying += change[2]
-    sums.reward_ppm += change[3]
-    sums.cost_ms += change[4]
-    sums.step_ppm += change[5]
+def _of(table: dict[K, V], key: K, make: Callable[[], V]) -> V:
+    """The entry, made when it is missing; unlike `setdefault`, nothing is made in vain (this is the hot path)."""
+    found = table.get(key)
+    if found is None:
+        found = table[key] = make()
+    return found
 
 
 def outcomes_of(statistics: Statistics, node: Node) -> Mapping[str, int]:

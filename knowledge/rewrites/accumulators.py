@@ -9,10 +9,10 @@ from dataclasses import dataclass
 import libcst as cst
 
 from tilewright.knowledge.rewrites.copies import Unfit
-from tilewright.knowledge.rewrites.flow import Flow, Loop, Shape
 from tilewright.knowledge.rewrites.kernels import Language, argument, constexprs
 from tilewright.knowledge.rewrites.launches import Kernel
 from tilewright.knowledge.rewrites.source import names, walk
+from tilewright.knowledge.rewrites.values import Flow, Loop, Shape
 
 Update = cst.Assign | cst.AugAssign | cst.AnnAssign
 
@@ -117,8 +117,8 @@ class Softmax:
     total: str
     """`d`."""
     new: str
-    between: str | None
-    """The name of `max(x)`, where it has one."""
+    aliases: tuple[str, ...]
+    """Names that stand between: of `max(x)`, of `e(m - new)`, of `e(x - new)`."""
     factor: cst.BaseExpression
     """`e(m - new)`."""
     terms: cst.BaseExpression
@@ -144,26 +144,54 @@ def online(spoken: Language, found: Flow, loop: Loop, total: str) -> Softmax | N
     value = simple[total].value if total in simple and total in loop.carried else None
     if not isinstance(value, cst.BinaryOperation) or not isinstance(value.operator, cst.Add):
         return None
-    scaled, summed = value.left, reduction(spoken, value.right, "sum")
-    if not isinstance(scaled, cst.BinaryOperation) or not isinstance(scaled.operator, cst.Multiply) or summed is None:
+    for scaled, added in ((value.left, value.right), (value.right, value.left)):
+        summed, right = reduction(spoken, added, "sum"), _scaled(scaled, total)
+        if summed is not None and right is not None and len(updates(loop.node, total)) == 1:
+            break
+    else:
         return None
-    if not isinstance(scaled.left, cst.Name) or scaled.left.value != total or len(updates(loop.node, total)) != 1:
-        return None
-    factor, terms = scaled.right, operand(found, summed)
+    aliases: list[str] = []
+
+    def behind(node: cst.BaseExpression) -> cst.BaseExpression:
+        once = isinstance(node, cst.Name) and node.value in simple and len(updates(loop.node, node.value)) == 1
+        if once and isinstance(node, cst.Name) and node.value not in loop.carried:
+            aliases.append(node.value)
+            return simple[node.value].value
+        return node
+
+    problem = ""
+    tile_sum = operand(found, summed)
     for largest, step in simple.items():
+        aliases.clear()
+        factor, terms = behind(right), behind(tile_sum)
         new = step.value.value if isinstance(step.value, cst.Name) else ""
         if largest not in loop.carried or new not in simple or len(updates(loop.node, largest)) != 1:
             continue
         top, between = _running(spoken, simple, largest, new)
         if top is None:
             continue
+        if between is not None:
+            aliases.append(between)
         tile, before = operand(found, top), loop.inside[largest].text
         scale, summand = (found.values[e].text.replace(found.values[step.value].text, "NEW") for e in (factor, terms))
         if f"({before} Subtract NEW)" not in scale:
-            raise Unfit("it is not scaled by a function of how much the maximum rose")
-        if scale.replace(before, found.values[tile].text) != summand:
-            raise Unfit("it does not scale by the same function of the maximum that it sums")
-        return Softmax(largest, total, new, between, factor, terms, tile, top, summed, simple)
+            problem = "it is not scaled by a function of how much the maximum rose"
+        elif scale.replace(before, found.values[tile].text) != summand:
+            problem = "it does not scale by the same function of the maximum that it sums"
+        else:
+            return Softmax(largest, total, new, tuple(aliases), factor, terms, tile, top, summed, simple)
+    if problem:
+        raise Unfit(problem)
+    return None
+
+
+def _scaled(node: cst.BaseExpression, total: str) -> cst.BaseExpression | None:
+    """The factor in `total * factor` or `factor * total`."""
+    if not isinstance(node, cst.BinaryOperation) or not isinstance(node.operator, cst.Multiply):
+        return None
+    for mine, other in ((node.left, node.right), (node.right, node.left)):
+        if isinstance(mine, cst.Name) and mine.value == total:
+            return other
     return None
 
 

@@ -14,11 +14,11 @@ import libcst as cst
 
 from tilewright.knowledge.rewrites.accumulators import PICK, accumulator, online, operand, reduction, updates
 from tilewright.knowledge.rewrites.copies import Unfit
-from tilewright.knowledge.rewrites.flow import Flow, Loop
 from tilewright.knowledge.rewrites.kernels import Language, calls, exposed, following, language, names_written
 from tilewright.knowledge.rewrites.launches import Kernel
 from tilewright.knowledge.rewrites.meaning import HINTS, REDUCTIONS
 from tilewright.knowledge.rewrites.source import Source, walk
+from tilewright.knowledge.rewrites.values import Flow, Loop
 
 _ORDERED = frozenset(
     {

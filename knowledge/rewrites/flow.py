@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from tilewright.knowledge.rewrites.meaning import LONGEST, Access, Expressions, Flow, Loop, Shape, Value, broadcast
+from tilewright.knowledge.rewrites.meaning import LONGEST, Expressions
+from tilewright.knowledge.rewrites.values import Flow, Loop, Value
 
 if TYPE_CHECKING:
     from tilewright.knowledge.rewrites.kernels import Language
-
-__all__ = ["Access", "Flow", "Loop", "Shape", "Value", "broadcast", "trace"]
 
 _RANGES = frozenset({"range", "static_range"})
 

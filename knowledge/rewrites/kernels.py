@@ -13,9 +13,10 @@ from dataclasses import dataclass
 
 import libcst as cst
 
-from tilewright.knowledge.rewrites.flow import Flow, trace
+from tilewright.knowledge.rewrites.flow import trace
 from tilewright.knowledge.rewrites.launches import Kernel, kernels
 from tilewright.knowledge.rewrites.source import Source, dotted, names, walk
+from tilewright.knowledge.rewrites.values import Flow
 
 _MEMORY = frozenset({"load", "store", "load_tensor_descriptor", "store_tensor_descriptor", "inline_asm_elementwise"})
 

@@ -5,15 +5,16 @@ Used by `flow.py`, which follows statements and explains the texts.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import libcst as cst
 
+from tilewright.knowledge.rewrites.values import Access, Flow, Loop, Shape, Value, broadcast
+
 if TYPE_CHECKING:
     from tilewright.knowledge.rewrites.kernels import Language
 
-Shape = tuple[str, ...]
+_DESCRIPTOR = frozenset({"load_tensor_descriptor", "store_tensor_descriptor"})
 LONGEST = 4000
 
 ELEMENTWISE = frozenset(
@@ -77,97 +78,6 @@ DTYPES = frozenset(
 """Types, which convert when they are called: `tl.float32(0)`."""
 HINTS = frozenset({"multiple_of", "max_contiguous", "max_constancy"})
 REDUCTIONS = frozenset({"sum", "max", "min", "argmax", "argmin", "xor_sum", "reduce"})
-
-
-@dataclass(frozen=True, slots=True)
-class Value:
-    """What an expression means: a canonical text, and its shape with symbolic extents (None: not known)."""
-
-    text: str
-    shape: Shape | None = ()
-    terms: tuple[str, ...] = ()
-    """The summands, where it is a sum."""
-
-    @property
-    def parts(self) -> tuple[str, ...]:
-        """The summands; the text itself when it is no sum."""
-        return self.terms or (self.text,)
-
-
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Loop:
-    """A `for` over a range."""
-
-    node: cst.For
-    var: str
-    start: str
-    """Canonical texts of the range's bounds and step."""
-    stop: str
-    step: str
-    kind: str
-    """`range`, `tl.range` or `tl.static_range`, without the prefix: `range` or `static_range`."""
-    token: str
-    """The loop variable's canonical text; equal for loops over equal ranges."""
-    carried: frozenset[str]
-    """Names bound before the loop and bound again in it."""
-    entry: dict[str, Value]
-    """What each carried name was before the loop."""
-    inside: dict[str, Value]
-    """What each carried name is at the start of a round."""
-    outer: tuple[Loop, ...]
-    path: tuple[cst.CSTNode, ...]
-    order: int
-
-
-@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
-class Access:
-    """A place where a kernel reads, writes or synchronises memory."""
-
-    kind: str
-    """`load`, `store`, `atomic`, `barrier`, or `call` (a function with effects)."""
-    call: cst.Call
-    pointer: Value
-    mask: Value | None
-    other: Value | None
-    value: Value | None
-    root: str | None
-    """The pointer parameter that the address is computed from; None when that is not certain."""
-    loops: tuple[Loop, ...]
-    """Enclosing loops, outermost first."""
-    path: tuple[cst.CSTNode, ...]
-    """Enclosing blocks, outermost first, from the kernel's body."""
-    statement: cst.CSTNode
-    order: int
-
-
-@dataclass(slots=True, eq=False)
-class Flow:
-    """What was found while following one kernel."""
-
-    values: dict[cst.BaseExpression, Value] = field(default_factory=dict)
-    """Every expression of the body, by identity."""
-    accesses: list[Access] = field(default_factory=list)
-    """In program order."""
-    loops: list[Loop] = field(default_factory=list)
-    """In program order, outer before inner."""
-    unclear: list[str] = field(default_factory=list)
-    """Constructs that were not followed; a rewrite that depends on all effects must refuse when there are any."""
-
-
-def broadcast(*shapes: Shape | None) -> Shape | None:
-    """The shape of an elementwise result; None when one is unknown or two extents cannot be shown to agree."""
-    out: list[str] = []
-    for shape in shapes:
-        if shape is None:
-            return None
-        padded = ["1"] * (len(shape) - len(out)) + out
-        given = ["1"] * (len(padded) - len(shape)) + list(shape)
-        out = []
-        for a, b in zip(padded, given, strict=True):
-            if a != b and "1" not in (a, b):
-                return None
-            out.append(b if a == "1" else a)
-    return tuple(out)
 
 
 class Expressions:
@@ -292,6 +202,10 @@ class Expressions:
             op = node.func.attr.value
         named = {a.keyword.value: self.eval(a.value) for a in node.args if a.keyword is not None}
         name = op or (node.func.value if isinstance(node.func, cst.Name) else "?")
+        if name in _DESCRIPTOR or (method and name in ("load", "store", "gather", "scatter")):
+            kind = "load" if name.startswith(("load", "gather")) else "store"
+            self.note(kind, node, Value("?", None))
+            return self.fresh(name, None if kind == "load" else ())
         if name in ("load", "store") or name.startswith("atomic") or "barrier" in name:
             return self.memory(node, name, args, named)
         if name in self.language.functions and op is None:
@@ -308,44 +222,49 @@ class Expressions:
         pointer = args[0] if args else named.get("pointer", Value("?", None))
         at = {"load": (1, 2), "store": (2, 9)}.get(kind, (9, 9))
         given = [args[i] if i < len(args) else named.get(k) for i, k in zip(at, ("mask", "other"), strict=True)]
+        self.note(
+            kind,
+            node,
+            pointer,
+            mask=given[0] if given[0] is None or given[0].text != "None" else None,
+            other=given[1],
+            value=(args[1] if len(args) > 1 else named.get("value")) if kind == "store" else None,
+            root=self.root(pointer),
+        )
+        return Value(f"{name}#{self.count}", () if kind in ("store", "barrier") else pointer.shape)
+
+    def note(
+        self,
+        kind: str,
+        call: cst.Call,
+        pointer: Value,
+        *,
+        mask: Value | None = None,
+        other: Value | None = None,
+        value: Value | None = None,
+        root: str | None = None,
+    ) -> None:
         self.count += 1
         self.flow.accesses.append(
             Access(
                 kind=kind,
-                call=node,
+                call=call,
                 pointer=pointer,
-                mask=given[0] if given[0] is None or given[0].text != "None" else None,
-                other=given[1],
-                value=(args[1] if len(args) > 1 else named.get("value")) if kind == "store" else None,
-                root=self.root(pointer),
+                mask=mask,
+                other=other,
+                value=value,
+                root=root,
                 loops=self.loops,
                 path=self.path,
                 statement=self.statement,
                 order=self.count,
             )
         )
-        return Value(f"{name}#{self.count}", () if kind in ("store", "barrier") else pointer.shape)
 
     def helper(self, node: cst.Call, name: str, args: list[Value], named: dict[str, Value]) -> Value:
         """A call of another jit function: its shape by following it with the shapes given."""
         if self.language.touches_memory(name):
-            unknown = Value("?", None)
-            self.count += 1
-            self.flow.accesses.append(
-                Access(
-                    kind="call",
-                    call=node,
-                    pointer=unknown,
-                    mask=None,
-                    other=None,
-                    value=None,
-                    root=None,
-                    loops=self.loops,
-                    path=self.path,
-                    statement=self.statement,
-                    order=self.count,
-                )
-            )
+            self.note("call", node, Value("?", None))
             return self.fresh(name, None)
         function = self.language.functions[name]
         inner = type(self)(self.language, set())

@@ -31,10 +31,10 @@ from tilewright.knowledge.rewrites.copies import (
     renamed,
     statement,
 )
-from tilewright.knowledge.rewrites.flow import Access, Flow, Loop
 from tilewright.knowledge.rewrites.kernels import constexprs, flow, language
 from tilewright.knowledge.rewrites.launches import Kernel, Launch, grid_axes, kernels, launches, mentions
 from tilewright.knowledge.rewrites.source import Patch, Source, names, patched, read, walk
+from tilewright.knowledge.rewrites.values import Access, Flow, Loop
 
 _FITS = 32768
 """32-bit values that one program can hold in registers beside its temporaries: half of a multiprocessor's."""

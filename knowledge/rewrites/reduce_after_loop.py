@@ -27,10 +27,10 @@ from tilewright.knowledge.rewrites.accumulators import (
     written,
 )
 from tilewright.knowledge.rewrites.copies import Unfit, fresh, margin, outermost
-from tilewright.knowledge.rewrites.flow import Flow, Loop
 from tilewright.knowledge.rewrites.kernels import Language, flow, language
 from tilewright.knowledge.rewrites.launches import Kernel, kernels
 from tilewright.knowledge.rewrites.source import Patch, Source, patched, read, walk
+from tilewright.knowledge.rewrites.values import Flow, Loop
 
 
 @dataclass(slots=True)
@@ -195,7 +195,7 @@ def _online(where: _Kernel, change: _Change, total: str) -> bool:
         return False
     if loop.entry[s.largest].text not in MINUS_INFINITY or loop.entry[total].text not in ("0.0", "0", "0."):
         raise Unfit("an online softmax does not start from minus infinity and zero")
-    gone = [s.new, *([s.between] if s.between else [])]
+    gone = [s.new, *s.aliases]
     touched = [s.lines[n] for n in (s.largest, total, *gone)]
     for name in (s.largest, total, *gone):
         reads = _count(loop.node.body, name)
@@ -249,7 +249,7 @@ def _keep(where: _Kernel, change: _Change, s: Softmax, extents: str) -> None:
     terms = put(s.terms, **{s.new: base})
     change.patches.append(Patch(*source.span(s.lines[s.total]), f"{sums} = {sums} * {scaled} + {terms}"))
     change.patches.append(Patch(*source.span(s.lines[s.largest]), f"{tops} = {s.new}"))
-    if s.between is not None:
-        start, end = source.span(source.parents[s.lines[s.between]])
+    for alias in s.aliases:
+        start, end = source.span(source.parents[s.lines[alias]])
         line = source.data.rfind(b"\n", 0, start) + 1
         change.patches.append(Patch(line, source.data.find(b"\n", end - 1) + 1, ""))

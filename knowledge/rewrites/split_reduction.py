@@ -8,12 +8,10 @@ product of a matmul with a long K (split-K) are the same thing here.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import libcst as cst
 
 from tilewright.harness.types import Claim
-from tilewright.knowledge.rewrites import Edit, Situation
+from tilewright.knowledge.rewrites import Edit, Situation, split_kernels
 from tilewright.knowledge.rewrites.accumulators import Accumulator, accumulator, dtype, fixed, neutral, updates
 from tilewright.knowledge.rewrites.copies import (
     Unfit,
@@ -24,10 +22,8 @@ from tilewright.knowledge.rewrites.copies import (
     launching,
     margin,
     pure,
-    renamed,
     statement,
 )
-from tilewright.knowledge.rewrites.flow import Loop, Shape, Value
 from tilewright.knowledge.rewrites.kernels import Language, calls, exposed, flow, language, names_written, plain
 from tilewright.knowledge.rewrites.launches import (
     Kernel,
@@ -38,37 +34,14 @@ from tilewright.knowledge.rewrites.launches import (
     meta_name,
 )
 from tilewright.knowledge.rewrites.source import Patch, Source, names, patched, read, walk
+from tilewright.knowledge.rewrites.split_kernels import Part, Plan
+from tilewright.knowledge.rewrites.values import Loop, Shape, Value
 
 _ENOUGH = 2
 """Programs for each multiprocessor above which a reduction is not split."""
 _MOST = 256
 """Parts of one reduction, at most."""
 _TORCH = {"float32": "float32", "float64": "float64", "float16": "float16", "int32": "int32", "int64": "int64"}
-
-
-@dataclass(frozen=True, slots=True)
-class _Part:
-    """One accumulator of the loop."""
-
-    found: Accumulator
-    shape: Shape
-    dtype: str
-    pointer: str
-    """The new parameter that holds every program's partial results."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    loop: Loop
-    parts: tuple[_Part, ...]
-    moves: tuple[tuple[str, str], ...]
-    """Pointers that each round moves on: name and step, as written."""
-    splits: str
-    """The new constexpr."""
-    part: str
-    program: str
-    reads: str
-    """A pointer parameter that the loop loads from: the workspace goes to the same device."""
 
 
 class SplitReduction:
@@ -126,7 +99,7 @@ def _sizes(kernel: Kernel, situation: Situation) -> list[int]:
 # --- the proof -------------------------------------------------------------------------------------------
 
 
-def _plan(source: Source, kernel: Kernel) -> _Plan:
+def _plan(source: Source, kernel: Kernel) -> Plan:
     spoken = language(source)
     if kernel.name.endswith("_combine") and f"{kernel.name.removesuffix('_combine')}_partial" in spoken.globals:
         raise Unfit("it combines the parts of a reduction that is split")
@@ -165,7 +138,7 @@ def _plan(source: Source, kernel: Kernel) -> _Plan:
                 raise Unfit(f"a partial `{name}` cannot be kept in a workspace")
             pointer = fresh(taken, f"{name}_parts_ptr")
             taken.add(pointer)
-            parts.append(_Part(combined, extents, kept, pointer))
+            parts.append(Part(combined, extents, kept, pointer))
         elif step is not None:
             moves.append((name, step))
         elif exposed(loop.node.body.body, name)[0]:
@@ -176,7 +149,7 @@ def _plan(source: Source, kernel: Kernel) -> _Plan:
     if not parts:
         raise Unfit("its loop accumulates nothing that is used after it")
     splits, part, program = (fresh(taken, w) for w in ("SPLITS", "part", "program"))
-    return _Plan(loop, tuple(parts), tuple(moves), splits, part, program, reads)
+    return Plan(loop, tuple(parts), tuple(moves), splits, part, program, reads)
 
 
 def _whole(source: Source, kernel: Kernel, loop: Loop) -> None:
@@ -219,115 +192,10 @@ def _result(kernel: Kernel, loop: Loop, values: dict[cst.BaseExpression, Value],
     return fixed(kernel, start)
 
 
-# --- the kernels -----------------------------------------------------------------------------------------
-
-
-def _parameters(source: Source, kernel: Kernel, plan: _Plan) -> Patch:
-    """The workspaces and the number of parts as new last parameters."""
-    last = kernel.parameters[-1].node
-    given = any(p.default is not None for p in kernel.parameters)
-    p = language(source).prefix
-    added = [f"{part.pointer}{'=None' if given else ''}" for part in plan.parts]
-    added.append(f"{plan.splits}: {p}.constexpr{' = 1' if given else ''}")
-    end = _end(source, last)
-    line = source.data.rfind(b"\n", 0, source.span(last)[0]) + 1
-    before = source.data[line : source.span(last)[0]].decode()
-    joint = f",\n{before}" if not before.strip() and len(kernel.parameters) > 1 else ", "
-    return Patch(end, end, "".join(f"{joint}{a}" for a in added))
-
-
-def _end(source: Source, param: cst.Param) -> int:
-    last: cst.CSTNode = param.name
-    if param.annotation is not None:
-        last = param.annotation.annotation
-    if param.default is not None:
-        return source.outer(param.default)[1]
-    return source.outer(last)[1] if isinstance(last, cst.BaseExpression) else source.span(last)[1]
-
-
-def _program(spoken: Language, plan: _Plan, axes: int) -> str:
-    """The number of this program among those of the old grid."""
-    p = spoken.prefix
-    number = f"{p}.program_id({axes - 1})"
-    for axis in reversed(range(axes - 1)):
-        number = f"({number} * {p}.num_programs({axis}) + {p}.program_id({axis}))"
-    return f"{number}.to({p}.int64)"
-
-
-def _place(spoken: Language, part: _Part, base: str) -> str:
-    """Where one partial result lies: a scalar, or the elements of its tile in order."""
-    p = spoken.prefix
-    if not part.shape:
-        return f"{part.pointer} + {base}"
-    size = " * ".join(part.shape)
-    at = f"{p}.arange(0, {part.shape[0]})"
-    if len(part.shape) == 2:
-        at = f"{at}[:, None] * {part.shape[1]} + {p}.arange(0, {part.shape[1]})[None, :]"
-    return f"{part.pointer} + {base} * ({size}) + {at}"
-
-
-def _partial(source: Source, kernel: Kernel, plan: _Plan, axes: int, name: str) -> str:
-    """The kernel up to the end of its loop, over one part of the range, leaving what it accumulated."""
-    spoken, loop = language(source), plan.loop
-    p, call = spoken.prefix, loop.node.iter
-    outside = margin(source, loop.node)
-    if not isinstance(call, cst.Call):
-        raise Unfit("its loop's range cannot be read")
-    bounds = [a for a in call.args if a.keyword is None]
-    stop = source.code(bounds[0 if len(bounds) == 1 else 1].value)
-    step = source.code(bounds[2].value) if len(bounds) == 3 else "1"
-    taken = {n.value for n in walk(kernel.node) if isinstance(n, cst.Name)} | spoken.globals
-    share, first, last = (fresh(taken, w) for w in ("share", "first", "last"))
-    rounds = f"{p}.cdiv({stop}, {step})" if step != "1" else stop
-    before = [
-        f"{plan.part} = {p}.program_id({axes})",
-        f"{plan.program} = {_program(spoken, plan, axes)}",
-        f"{share} = {p}.cdiv({rounds}, {plan.splits})",
-        f"{first} = {plan.part} * {share}" + (f" * ({step})" if step != "1" else ""),
-        f"{last} = {p}.minimum({stop}, {first} + {share}" + (f" * ({step}))" if step != "1" else ")"),
-        *(f"{n} += {plan.part}.to({p}.int64) * {share} * ({s})" for n, s in plan.moves),
-    ]
-    start = source.span(loop.node)[0]
-    patches = [_parameters(source, kernel, plan)]
-    patches.append(Patch(start, start, "".join(f"{t}\n{outside}" for t in before), lead=True))
-    a, b = source.outer(bounds[0].value)[0], source.outer(bounds[-1].value)[1]
-    patches.append(Patch(a, b, f"{first}, {last}" + (f", {step}" if step != "1" else "")))
-    end = start + len(source.data[slice(*source.span(loop.node))].rstrip())
-    whole_end = source.span(kernel.node)[0] + len(source.data[slice(*source.span(kernel.node))].rstrip())
-    base = f"({plan.program} * {plan.splits} + {plan.part})"
-    stores = [f"{p}.store({_place(spoken, part, base)}, {part.found.name})" for part in plan.parts]
-    patches.append(Patch(end, whole_end, "".join(f"\n{outside}{s}" for s in stores)))
-    return renamed(source, kernel, name, patches)
-
-
-def _combine(source: Source, kernel: Kernel, plan: _Plan, axes: int, name: str) -> str:
-    """The kernel with its loop replaced by one over the parts' results."""
-    spoken, loop = language(source), plan.loop
-    p, outside = spoken.prefix, margin(source, loop.node)
-    lines = [f"{plan.program} = {_program(spoken, plan, axes)}"]
-    tiles = []
-    for part in plan.parts:
-        acc, kind = part.found.name, part.found.kind
-        if not part.shape:
-            every = f"{part.pointer} + {plan.program} * {plan.splits} + {p}.arange(0, {plan.splits})"
-            lines.append(f"{acc} = {p}.{kind}({p}.load({every}), axis=0)")
-            continue
-        loaded = f"{p}.load({_place(spoken, part, f'({plan.program} * {plan.splits} + {plan.part})')})"
-        pick = f"{p}.maximum" if kind == "max" else f"{p}.minimum"
-        tiles.append(f"{acc} += {loaded}" if kind == "sum" else f"{acc} = {pick}({acc}, {loaded})")
-    if tiles:
-        lines.append(f"for {plan.part} in range({plan.splits}):")
-        lines += [f"    {t}" for t in tiles]
-    start = source.span(loop.node)[0]
-    end = start + len(source.data[slice(*source.span(loop.node))].rstrip())
-    text = f"\n{outside}".join(lines)
-    return renamed(source, kernel, name, [_parameters(source, kernel, plan), Patch(start, end, text)])
-
-
 # --- the launch ------------------------------------------------------------------------------------------
 
 
-def _edit(source: Source, kernel: Kernel, plan: _Plan, at: list[Launch], splits: int, situation: Situation) -> Edit:
+def _edit(source: Source, kernel: Kernel, plan: Plan, at: list[Launch], splits: int, situation: Situation) -> Edit:
     spoken = language(source)
     if f"{kernel.name}_partial" in spoken.globals:
         raise Unfit("it already has a copy that is split")
@@ -344,7 +212,10 @@ def _edit(source: Source, kernel: Kernel, plan: _Plan, at: list[Launch], splits:
         after(
             source,
             kernel,
-            [_partial(source, kernel, plan, axes, partial), _combine(source, kernel, plan, axes, combine)],
+            [
+                split_kernels.partial(source, kernel, plan, axes, partial),
+                split_kernels.combine(source, kernel, plan, axes, combine),
+            ],
         )
     ]
     changes += [_launch(source, kernel, plan, la, (partial, combine), splits, limit) for la in at]
@@ -368,7 +239,7 @@ def _axis(source: Source, spoken: Language, call: cst.Call) -> bool:
 
 
 def _launch(
-    source: Source, kernel: Kernel, plan: _Plan, launch: Launch, new: tuple[str, str], splits: int, limit: int
+    source: Source, kernel: Kernel, plan: Plan, launch: Launch, new: tuple[str, str], splits: int, limit: int
 ) -> Patch:
     statement(source, launch)
     if launch.spread:

@@ -86,7 +86,7 @@ def bottleneck(kernels: Sequence[KernelFacts], target: Target) -> Bottleneck:
     return found
 
 
-TERMS = ("dram", "l2", "fp32", "sfu", "tensor", "latency", "launch")
+TERMS = ("dram", "l2", "fp32", "tensor", "latency", "launch")
 
 
 def least_s(k: KernelFacts, target: Target) -> dict[str, float]:
@@ -98,8 +98,8 @@ def least_s(k: KernelFacts, target: Target) -> dict[str, float]:
     once = {
         "dram": moved / target.dram_bytes_per_s,
         "l2": sectors / target.l2_bytes_per_s,
-        "fp32": _n(k, "fp32_flops") / target.fp32_flops_per_s,
-        "sfu": _n(k, "sfu_ops") / (target.fp32_flops_per_s * SFU_SHARE),
+        "fp32": _n(k, "fp32_flops") / target.fp32_flops_per_s
+        + _n(k, "sfu_ops") / (target.fp32_flops_per_s * SFU_SHARE),
         "tensor": _n(k, "dot_flops") / rate,
         "latency": waves(k, target) * target.dram_latency_s,
         "launch": target.launch_s,

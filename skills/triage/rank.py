@@ -36,14 +36,19 @@ class Signs:
 
 
 def look(module: Module, kernels: Sequence[KernelFacts], target: Target, cards: Cards) -> Signs:
-    """Evaluate every sign that can be evaluated from source and facts."""
+    """Evaluate every sign that can be evaluated from source and facts.
+
+    Operators of PyTorch's own in the launch code count among a call's launches; nobody here can rewrite them,
+    so their own facts are no symptoms.
+    """
+    own = [k for k in kernels if not k.facts.get("torch_op")]
     seen = source_signs(module)
     held = {name: where.words for name, where in seen.items()}
     absent = set(PREDICATES) - set(seen)
     for sign in cards.signs.values():
         if sign.kind != "symptom":
             continue
-        answers = [(k, evaluate(sign.holds, values(k, kernels, target))) for k in kernels]
+        answers = [(k, evaluate(sign.holds, values(k, kernels, target))) for k in own]
         if true := [k for k, answer in answers if answer is True]:
             held[sign.id] = _numbers(sign.holds, true[0], values(true[0], kernels, target))
         elif any(answer is not None for _, answer in answers):
@@ -76,7 +81,7 @@ def rank(
     out: list[RuledOut] = []
     broken: list[str] = []
     dead = {a.strategy: a for a in attempts if a.candidate == sha256(source) and a.outcome not in WELL}
-    hot = _hot(situation.kernels)
+    hot = _hot([k for k in situation.kernels if not k.facts.get("torch_op")])
     bounds = values(hot, situation.kernels, situation.target) if hot else {}
     for card in cards.strategies.values():
         if why := excluded(card, signs, dead.get(card.id)):

@@ -71,7 +71,9 @@ def test_the_same_seed_gives_the_same_choice_in_whatever_order_things_are_offere
     lessons = lots("one-pass", 0.5) + lots("tile-search", 0.1)
     once = chosen(fold(lessons), sorted(offered, key=repr), ("precision",), seed, n, policy=policy)
     order.shuffle(lessons)
-    again = chosen(fold(lessons), order.sample(sorted(offered, key=repr), len(offered)), ("precision",), seed, n, policy=policy)
+    again = chosen(
+        fold(lessons), order.sample(sorted(offered, key=repr), len(offered)), ("precision",), seed, n, policy=policy
+    )
     assert once == again
     assert sum(once.choice.distribution.values()) == pytest.approx(1)
     assert set(once.choice.distribution) == {o.direction for o in offered}

@@ -61,7 +61,7 @@ def arguments(specs: list[Any], seed: int) -> list[Any]:
         rng = np.random.default_rng([seed, i])
         shape, dtype = spec["shape"], spec.get("dtype", "float32")
         if "int" in dtype:
-            values = rng.integers(spec.get("low", 0), spec.get("high", 10), shape)
+            values: Any = rng.integers(spec.get("low", 0), spec.get("high", 10), shape)
         else:
             values = rng.standard_normal(shape)
         tensor = torch.tensor(values).to(getattr(torch, dtype))

@@ -91,9 +91,11 @@ class Compiler(Child):
         return found
 
 
-def load_bits(ptx: str) -> list[int]:
-    """Width of every global load in the PTX, in bits."""
-    return [int(n or 1) * int(bits) for n, bits in re.findall(r"ld\.global[.\w:]*?(?:\.v(\d))?\.b(\d+)", ptx)]
+@pytest.fixture(scope="session")
+def widths() -> Callable[[dict[str, Any]], list[int]]:
+    """The widths of a compiled launch's global loads in bits, each once."""
+    access = re.compile(r"ld\.global[.\w:]*?(?:\.v(\d))?\.b(\d+)")
+    return lambda launch: sorted({int(n or 1) * int(bits) for n, bits in access.findall(launch["ptx"])})
 
 
 @pytest.fixture(scope="session")

@@ -128,7 +128,8 @@ def test_a_suggestion_learns_from_each_round_as_it_is_committed(run: Run) -> Non
             assert after["observations"] == n + 1
         assert after["choice"]["distribution"]["memory-access"] > share
         assert after == answer(await ask("suggest", question(run)))
-        assert codec.load(Choice, json.dumps(after["choice"])).terms["directions"]["memory-access"]["nearest"] == 1
+        terms: Any = codec.load(Choice, json.dumps(after["choice"])).terms
+        assert terms["directions"]["memory-access"]["nearest"] == 1
 
     asked(script)
 

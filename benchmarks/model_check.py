@@ -1,0 +1,384 @@
+"""How well the cost model ranks kernels: modelled against measured time for some thirty configurations, on a GPU.
+
+    PYTHONPATH=.dev python benchmarks/model_check.py [--target cuda:90] [--no-device]
+
+Needs torch, triton and numpy alone. Each configuration is a candidate as a planner would write it. One subprocess
+compiles them all without touching the device, one counts them in Triton's interpreter, the cost model times them, and
+then this process measures them (median of triton.testing.do_bench). Prints both, with the rank correlation of each
+family, and writes benchmarks/results/model-check.json. `--no-device` models only and writes nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import functools
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+HEAD = "import torch\nimport triton\nimport triton.language as tl\n\n"
+
+ADD = """
+@triton.jit
+def add(x, y, o, n, BLOCK: tl.constexpr):
+    i = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
+    m = i < n
+    tl.store(o + i, tl.load(x + i, mask=m) + tl.load(y + i, mask=m), mask=m)
+
+
+def launch(x, y):
+    o = torch.empty_like(x)
+    n = x.numel()
+    add[(triton.cdiv(n, {block}),)](x, y, o, n, BLOCK={block}, num_warps={warps})
+    return o
+"""
+
+SOFTMAX = """
+@triton.jit
+def softmax(x, o, n, stride, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    i = tl.arange(0, BLOCK)
+    v = tl.load(x + row * stride + i, mask=i < n, other=-float("inf")).to(tl.float32)
+    e = tl.exp(v - tl.max(v, 0))
+    tl.store(o + row * stride + i, e / tl.sum(e, 0), mask=i < n)
+
+
+def launch(x):
+    o = torch.empty_like(x)
+    n = x.shape[1]
+    softmax[(x.shape[0],)](x, o, n, x.stride(0), BLOCK=triton.next_power_of_2(n), num_warps={warps})
+    return o
+"""
+
+SOFTMAX_LOOPS = """
+@triton.jit
+def softmax(x, o, n, stride, BLOCK: tl.constexpr):
+    row = tl.program_id(0).to(tl.int64)
+    base = x + row * stride
+    i = tl.arange(0, BLOCK)
+    top = -float("inf")
+    for k in range(0, n, BLOCK):
+        v = tl.load(base + k + i, mask=k + i < n, other=-float("inf")).to(tl.float32)
+        top = tl.maximum(top, tl.max(v, 0))
+    total = 0.0
+    for k in range(0, n, BLOCK):
+        v = tl.load(base + k + i, mask=k + i < n, other=-float("inf")).to(tl.float32)
+        total += tl.sum(tl.exp(v - top), 0)
+    for k in range(0, n, BLOCK):
+        v = tl.load(base + k + i, mask=k + i < n, other=-float("inf")).to(tl.float32)
+        tl.store(o + row * stride + k + i, tl.exp(v - top) / total, mask=k + i < n)
+
+
+def launch(x):
+    o = torch.empty_like(x)
+    softmax[(x.shape[0],)](x, o, x.shape[1], x.stride(0), BLOCK={block}, num_warps={warps})
+    return o
+"""
+
+RMSNORM = """
+@triton.jit
+def rmsnorm(x, w, o, rows, n, stride, eps, ROWS: tl.constexpr, BLOCK: tl.constexpr):
+    r = tl.program_id(0).to(tl.int64) * ROWS + tl.arange(0, ROWS)
+    i = tl.arange(0, BLOCK)
+    m = (r < rows)[:, None] & (i < n)[None, :]
+    at = r[:, None] * stride + i[None, :]
+    v = tl.load(x + at, mask=m, other=0.0).to(tl.float32)
+    scale = tl.rsqrt(tl.sum(v * v, 1) / n + eps)
+    weight = tl.load(w + i, mask=i < n, other=0.0).to(tl.float32)
+    tl.store(o + at, v * scale[:, None] * weight[None, :], mask=m)
+
+
+def launch(x, w, eps):
+    o = torch.empty_like(x)
+    rows, n = x.shape
+    rmsnorm[(triton.cdiv(rows, {rows}),)](
+        x, w, o, rows, n, x.stride(0), eps, ROWS={rows}, BLOCK=triton.next_power_of_2(n), num_warps={warps}
+    )
+    return o
+"""
+
+MATMUL = """
+@triton.jit
+def matmul(a, b, c, M, N, K, sa, sb, sc, BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, GROUP: tl.constexpr):
+    pid = tl.program_id(0)
+    across = tl.cdiv(N, BN)
+    group = pid // (GROUP * across)
+    inside = pid % (GROUP * across)
+    rm = (group * GROUP + inside % GROUP) * BM + tl.arange(0, BM)
+    rn = (inside // GROUP) * BN + tl.arange(0, BN)
+    rk = tl.arange(0, BK)
+    pa = a + rm[:, None] * sa + rk[None, :]
+    pb = b + rk[:, None] * sb + rn[None, :]
+    acc = tl.zeros((BM, BN), tl.float32)
+    for k in range(0, K, BK):
+        acc = tl.dot(tl.load(pa), tl.load(pb), acc)
+        pa += BK
+        pb += BK * sb
+    tl.store(c + rm[:, None] * sc + rn[None, :], acc.to(c.dtype.element_ty))
+
+
+def launch(a, b):
+    M, K = a.shape
+    N = b.shape[1]
+    c = torch.empty((M, N), device=a.device, dtype=a.dtype)
+    matmul[(triton.cdiv(M, {bm}) * triton.cdiv(N, {bn}),)](
+        a, b, c, M, N, K, a.stride(0), b.stride(0), c.stride(0),
+        BM={bm}, BN={bn}, BK={bk}, GROUP={group}, num_warps={warps}, num_stages={stages},
+    )
+    return c
+"""
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """One candidate on one set of inputs. `args`: (name, shape, dtype) of tensors, (name, value) of scalars."""
+
+    family: str
+    label: str
+    source: str
+    args: tuple[tuple[Any, ...], ...]
+
+
+def configurations() -> list[Configuration]:
+    """The kernels and shapes that are compared."""
+    found: list[Configuration] = []
+
+    def add(family: str, label: str, template: str, args: tuple[tuple[Any, ...], ...], **values: int) -> None:
+        said = " ".join(f"{name}={value}" for name, value in values.items())
+        found.append(Configuration(family, f"{label} {said}", HEAD + template.format(**values), args))
+
+    flat = 64 << 20
+    for block, warps in ((256, 4), (1024, 4), (4096, 4), (1024, 8)):
+        add(
+            "elementwise",
+            "fp32 64Mi",
+            ADD,
+            (("x", (flat,), "float32"), ("y", (flat,), "float32")),
+            block=block,
+            warps=warps,
+        )
+    for size, label in ((flat, "fp16 64Mi"), (flat + 1, "fp16 64Mi+1")):
+        for block in (512, 2048):
+            args = (("x", (size,), "float16"), ("y", (size,), "float16"))
+            add("elementwise", label, ADD, args, block=block, warps=4)
+    small = 1 << 16
+    add("elementwise", "fp32 64Ki", ADD, (("x", (small,), "float32"), ("y", (small,), "float32")), block=1024, warps=4)
+
+    for shape, tag in (((8192, 4096), "8192x4096"), ((4096, 32768), "4096x32768")):
+        for warps in (4, 8, 16):
+            add("softmax", f"fp32 {tag}", SOFTMAX, (("x", shape, "float32"),), warps=warps)
+        for block, warps in ((1024, 4), (4096, 8)):
+            add("softmax", f"fp32 {tag} loops", SOFTMAX_LOOPS, (("x", shape, "float32"),), block=block, warps=warps)
+
+    for rows, warps in ((1, 1), (1, 4), (4, 4), (16, 4), (64, 4)):
+        args = (("x", (262144, 128), "float16"), ("w", (128,), "float16"), ("eps", 1e-6))
+        add("rmsnorm", "fp16 262144x128", RMSNORM, args, rows=rows, warps=warps)
+    for warps in (1, 4, 8):
+        args = (("x", (16384, 4096), "float16"), ("w", (4096,), "float16"), ("eps", 1e-6))
+        add("rmsnorm", "fp16 16384x4096", RMSNORM, args, rows=1, warps=warps)
+
+    square = (("a", (4096, 4096), "float16"), ("b", (4096, 4096), "float16"))
+    for bm, bn, bk, group, warps, stages in (
+        (32, 32, 32, 1, 4, 2),
+        (64, 64, 32, 1, 4, 3),
+        (64, 64, 32, 8, 4, 3),
+        (128, 128, 32, 8, 4, 3),
+        (128, 128, 64, 8, 4, 1),
+        (128, 128, 64, 8, 4, 3),
+        (128, 128, 64, 8, 8, 4),
+        (128, 256, 64, 8, 8, 3),
+    ):
+        add("matmul", "fp16 4096", MATMUL, square, bm=bm, bn=bn, bk=bk, group=group, warps=warps, stages=stages)
+    return found
+
+
+def job(configuration: Configuration, target: dict[str, Any]) -> dict[str, Any]:
+    """The configuration as a job for the workers' operations."""
+    args: list[dict[str, Any]] = []
+    for arg in configuration.args:
+        if len(arg) == 2:
+            args.append({"name": arg[0], "scalar": arg[1]})
+        else:
+            args.append({"name": arg[0], "tensor": {"shape": list(arg[1]), "dtype": arg[2], "strides": None}})
+    return {"kind": "triton", "source": configuration.source, "entry": "launch", "args": args, "target": target}
+
+
+def work(operation: str, jobs: str, replies: str) -> None:
+    """In a subprocess: run one operation on every job, each in a folder of its own."""
+    import importlib
+
+    from tilewright.harness.worker.outcome import reply_for
+
+    module = importlib.import_module(f"tilewright.harness.worker.op_{operation}")
+    answers = []
+    for each in json.loads(Path(jobs).read_text()):
+        with tempfile.TemporaryDirectory() as folder:
+            os.chdir(folder)
+            os.environ["TRITON_CACHE_DIR"] = folder
+            began = time.monotonic()
+            try:
+                answer = module.handle(each, {})[0]
+            except Exception as error:  # what a worker does with a candidate's failure
+                answer = reply_for(error)
+            answers.append({**answer, "seconds": round(time.monotonic() - began, 3)})
+            os.chdir("/")
+    Path(replies).write_text(json.dumps(answers))
+
+
+def replies(operation: str, jobs: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Every job's reply to one operation, from a subprocess with the environment that it needs."""
+    with tempfile.TemporaryDirectory() as folder:
+        asked, answered = Path(folder) / "jobs.json", Path(folder) / "replies.json"
+        asked.write_text(json.dumps(jobs))
+        environment = {**os.environ, "CUDA_VISIBLE_DEVICES": ""}
+        if operation == "census":
+            environment["TRITON_INTERPRET"] = "1"
+        command = [sys.executable, __file__, "--work", operation, str(asked), str(answered)]
+        subprocess.run(command, check=True, env=environment)
+        found: list[dict[str, Any]] = json.loads(answered.read_text())
+    return found
+
+
+def modelled(target_name: str) -> list[dict[str, Any]]:
+    """A row for every configuration with what the model says of it."""
+    from tilewright.harness.judge.cost import modelled_time
+    from tilewright.harness.judge.merge import merged
+    from tilewright.knowledge.targets import target
+
+    ceilings = target(target_name)
+    jobs = [job(each, dataclasses.asdict(ceilings)) for each in configurations()]
+    rows: list[dict[str, Any]] = []
+    for each, compiled, counted in zip(
+        configurations(), replies("compile", jobs), replies("census", jobs), strict=True
+    ):
+        row: dict[str, Any] = {"family": each.family, "label": each.label}
+        rows.append(row)
+        failed = compiled.get("failed") or counted.get("failed")
+        if failed:
+            row["failed"] = f"{failed['failure']}: {failed['detail']}"
+            continue
+        kernels = merged(compiled, counted, each.label)
+        timed, terms = modelled_time(ceilings, kernels, case=each.label, compulsory_bytes=compiled["compulsory_bytes"])
+        row |= {
+            "modelled_us": timed.time_us,
+            "floor_us": timed.floor_us,
+            "bound": timed.bound,
+            "terms": terms,
+            "facts": [dict(kernel.facts) for kernel in kernels],
+            "compile_s": compiled["seconds"],
+            "census_s": counted["seconds"],
+        }
+    return rows
+
+
+def measure(rows: list[dict[str, Any]]) -> None:
+    """Add `measured_us` to each row that can run: the median of do_bench, caches flushed between runs."""
+    import importlib.util
+
+    import torch
+    import triton.testing
+
+    for each, row in zip(configurations(), rows, strict=True):
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "candidate.py"
+            path.write_text(each.source)
+            spec = importlib.util.spec_from_file_location("candidate", path)
+            assert spec is not None
+            assert spec.loader is not None
+            module = importlib.util.module_from_spec(spec)
+            spec.loader.exec_module(module)
+            args = [
+                arg[1]
+                if len(arg) == 2
+                else torch.randn(arg[1], device="cuda", dtype=torch.float32).to(getattr(torch, arg[2]))
+                for arg in each.args
+            ]
+            call = functools.partial(module.launch, *args)
+            try:
+                call()
+                milliseconds = triton.testing.do_bench(call, warmup=20, rep=80, return_mode="median")
+            except Exception as error:  # a configuration that the device refuses is a row, not the end
+                row["not_measured"] = f"{type(error).__name__}: {error}"[:300]
+                continue
+            row["measured_us"] = milliseconds * 1e3
+
+
+def spearman(xs: list[float], ys: list[float]) -> float:
+    """Rank correlation, ties given their mean rank."""
+
+    def ranks(values: list[float]) -> list[float]:
+        return [sum(v < w for v in values) + (sum(v == w for v in values) + 1) / 2 for w in values]
+
+    return statistics.correlation(ranks(xs), ranks(ys))
+
+
+def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Rank correlation by family, and how modelled times compare with measured ones over all."""
+    both = [row for row in rows if "measured_us" in row and "modelled_us" in row]
+    families: dict[str, Any] = {}
+    for family in dict.fromkeys(row["family"] for row in both):
+        mine = [row for row in both if row["family"] == family]
+        ratios = [row["modelled_us"] / row["measured_us"] for row in mine]
+        rho = spearman([r["modelled_us"] for r in mine], [r["measured_us"] for r in mine]) if len(mine) > 2 else None
+        fastest = min(mine, key=lambda r: r["modelled_us"])
+        best = min(row["measured_us"] for row in mine if row["label"].split()[1] == fastest["label"].split()[1])
+        families[family] = {
+            "configurations": len(mine),
+            "spearman": None if rho is None else round(rho, 3),
+            "median_ratio": round(statistics.median(ratios), 3),
+            "chosen_over_best": round(fastest["measured_us"] / best, 3),
+        }
+    ratios = [row["modelled_us"] / row["measured_us"] for row in both]
+    return {
+        "families": families,
+        "median_ratio": round(statistics.median(ratios), 3) if ratios else None,
+        "worst_ratios": [round(min(ratios), 3), round(max(ratios), 3)] if ratios else None,
+        "measured": len(both),
+        "configurations": len(rows),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--target", default="cuda:90", help="whose ceilings the model takes")
+    parser.add_argument("--no-device", action="store_true", help="model only; measure and write nothing")
+    parser.add_argument("--work", nargs=3, metavar=("OPERATION", "JOBS", "REPLIES"), help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.work:
+        work(*options.work)
+        return
+    sys.path.insert(0, str(Path(__file__).resolve().parent))
+    rows = modelled(options.target)
+    card = None
+    if not options.no_device:
+        import torch
+
+        card = torch.cuda.get_device_name(0)
+        measure(rows)
+    print(f"{'family':12} {'configuration':58} {'modelled':>10} {'measured':>10} {'ratio':>6}  bound")
+    for row in rows:
+        m, d = row.get("modelled_us"), row.get("measured_us")
+        numbers = f"{m:10.1f} " if m else f"{'-':>10} "
+        numbers += f"{d:10.1f} " if d else f"{'-':>10} "
+        numbers += f"{m / d:6.2f}" if m and d else f"{'-':>6}"
+        print(f"{row['family']:12} {row['label']:58} {numbers}  {row.get('bound', row.get('failed', ''))}")
+    found = summary(rows)
+    print(json.dumps(found, indent=1))
+    if options.no_device:
+        return
+    import record
+
+    targets = {"spearman of each family": "at least 0.8", "median_ratio": "between 0.7 and 1.4"}
+    print(record.write("model-check", {**found, "target": options.target}, targets=targets, samples=rows, card=card))
+
+
+if __name__ == "__main__":
+    main()
