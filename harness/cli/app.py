@@ -53,7 +53,7 @@ def options(
 def run(args: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status. A `Problem` becomes two lines on stderr, never a traceback."""
     try:
-        code = app(args=args, standalone_mode=False)
+        code = app(args=args, prog_name="tilewright", standalone_mode=False)
     except Problem as problem:
         return report(problem)
     except typer.Abort:

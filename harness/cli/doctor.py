@@ -60,7 +60,11 @@ class Finding:
 
 
 def doctor(as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False) -> None:
-    """Say what this machine can and cannot do, and how to get the rest."""
+    """Say what this machine can and cannot do.
+
+    Everything is tried, not guessed; what is missing comes with how to get it. Exit status 1 where something
+    that should work does not.
+    """
     asyncio.run(_printed(as_json))
 
 

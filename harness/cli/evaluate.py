@@ -25,7 +25,10 @@ def evaluate(
     target: Annotated[str | None, typer.Option(help="What to be fast on; default: the GPU here, else cuda:90.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="The verdict and its proof as one JSON object.")] = False,
 ) -> None:
-    """Judge one candidate: is it right, and how fast. Exit status 1 where it is not right."""
+    """Judge one candidate: is it right, how fast.
+
+    Exit status 1 where it is not right.
+    """
     from tilewright.harness.cli import machine
     from tilewright.harness.codec import plain
     from tilewright.harness.tasks import load_task

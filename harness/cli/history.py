@@ -22,7 +22,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="JSON, for programs.")]
 
 
 def log(run: RunPath, as_json: AsJson = False) -> None:
-    """List the rounds of a run, oldest first, a line each."""
+    """List the rounds of a run, oldest first."""
     from dataclasses import asdict
 
     from tilewright.harness.runs import views
@@ -45,7 +45,10 @@ def show(
     source: Annotated[bool, typer.Option("--source", help="Only the round's candidate, as it is.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show a run, or one of its rounds: what was tried and why, what was found, what was not checked."""
+    """Show a run, or one of its rounds.
+
+    What was tried and why, what was found, what was decided, and what was not checked.
+    """
     from tilewright.harness.codec import plain
     from tilewright.harness.errors import Problem
     from tilewright.harness.runs import views
@@ -124,14 +127,17 @@ def diff(
     a: Annotated[int, typer.Argument(metavar="A", help="A round's number.")],
     b: Annotated[int, typer.Argument(metavar="B", help="Another's.")],
 ) -> None:
-    """Print the difference between two rounds' candidates, as a unified diff."""
+    """Compare the candidates of two rounds."""
     from tilewright.harness.runs import views
 
     sys.stdout.write(views.diff(run, a, b))
 
 
 def fsck(run: RunPath, as_json: AsJson = False) -> None:
-    """Check a run against itself: nothing lost, nothing edited. Exit status 1 where something is damaged."""
+    """Check a run against itself.
+
+    Exit status 1 where something was lost or edited.
+    """
     from dataclasses import asdict
 
     from tilewright.harness.runs.fsck import fsck as check
@@ -156,7 +162,10 @@ def export(
         Path | None, typer.Option("-o", "--output", help="Folder to write to; default: TASK-best.")
     ] = None,
 ) -> None:
-    """Write the best candidate as a module of its own, with its proof for programs and for people."""
+    """Write out the best candidate with its proof.
+
+    A module that stands alone, proof.json for programs and PROOF.md for people.
+    """
     from tilewright.harness.errors import Problem
     from tilewright.harness.runs.export import export as exported
 

@@ -27,7 +27,11 @@ def optimize(
     time_limit: Annotated[str | None, typer.Option(help="Begin no round after this long: 90, 10m, 2h.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="JSON lines; the last one is the result.")] = False,
 ) -> None:
-    """Take a kernel, look for a faster one, prove what can be proved, and keep every round in a git repository."""
+    """Look for a faster kernel, and prove it.
+
+    Each round tries one strategy: candidates are written, judged, kept or discarded, and committed to the
+    run directory, a git repository.
+    """
     from uuid import uuid4
 
     from tilewright.harness.cli import machine, session
@@ -72,7 +76,10 @@ def resume(
     time_limit: Annotated[str | None, typer.Option(help="Begin no round after this long: 90, 10m, 2h.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="JSON lines; the last one is the result.")] = False,
 ) -> None:
-    """Go on with a run, from whatever was finished; nothing that was paid for is done again."""
+    """Go on with a run.
+
+    Nothing that was finished, judged or answered before is done again.
+    """
     from tilewright.harness.cli import session
     from tilewright.harness.runs.state import Run
 

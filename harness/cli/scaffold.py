@@ -15,7 +15,10 @@ def scaffold(
     ] = None,
     bare: Annotated[bool, typer.Option("--bare", help="Only the copied source, without a task round it.")] = False,
 ) -> None:
-    """Copy a function, its kernels and its helpers into one task file, to fill in and optimise."""
+    """Make a task of an installed function.
+
+    Its kernels and helpers are copied into one file, with inputs and reference left to fill in.
+    """
     from tilewright.harness.errors import Problem
     from tilewright.harness.tasks import scaffold as scaffolding
 

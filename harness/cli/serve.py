@@ -13,7 +13,10 @@ def mcp(
         list[Path] | None, typer.Option("--skills", help="A folder of further skills; may be given again.")
     ] = None,
 ) -> None:
-    """Serve the skills over MCP on stdin and stdout, for an editor or an agent."""
+    """Serve the skills over MCP on stdin, stdout.
+
+    For an editor or an agent that speaks the Model Context Protocol.
+    """
     from tilewright.harness.host import serve_stdio
 
     serve_stdio(tuple(skills or ()))

@@ -28,9 +28,7 @@ MEMORY_INSTRUCTION_CYCLES = 2.0
 """A multiprocessor accepts a memory instruction of a warp every so many cycles, however narrow."""
 L1_BYTES_PER_CYCLE = 128
 ADDRESS_OPERATIONS = 6
-"""Integer operations that form one memory instruction's addresses and predicate."""
-LANES_PER_CYCLE = 128
-"""fp32 lanes of a multiprocessor; integer operations share them."""
+"""Integer operations that form one memory instruction's addresses and predicate; they take fp32 issue slots."""
 SPECIAL_LANES_PER_CYCLE = 16
 START_CYCLES = 700
 """From handing a program to a multiprocessor until its first load, and from its last store until its place is free."""
@@ -159,7 +157,9 @@ def _kernel(target: Target, kernel: KernelFacts) -> tuple[float, dict[str, float
         "dram": traffic["dram_bytes"] / target.dram_bytes_per_s,
         "l2": max(traffic["l2_bytes"] / target.l2_bytes_per_s, traffic["l2_bytes"] / (SM_BYTES_PER_CYCLE * cycles)),
         "lsu": max(MEMORY_INSTRUCTION_CYCLES * requests, traffic["l1_bytes"] / L1_BYTES_PER_CYCLE) / cycles,
-        "fp32": arithmetic / (LANES_PER_CYCLE * cycles) + _number(facts, "fp64_flops") / _fp64_rate(target),
+        # The peak counts a multiply-add as two; our operations are single ones.
+        "fp32": held.imbalance
+        * (2 * arithmetic / target.fp32_flops_per_s + _number(facts, "fp64_flops") / _fp64_rate(target)),
         "sfu": _number(facts, "sfu_ops") / (SPECIAL_LANES_PER_CYCLE * cycles),
         "tensor": _tensor_s(target, facts) * held.imbalance,
         "atomics": _number(facts, "atomic_ops") * ATOMIC_CYCLES / (target.multiprocessors * target.clock_hz),

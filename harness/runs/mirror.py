@@ -11,14 +11,19 @@ from tilewright.harness.runs.layout import folder
 
 
 def write(root: Path, files: Mapping[str, bytes]) -> None:
-    """Write `files` below `root`; each round's round.json last, so that its presence says that all are there."""
+    """Write `files` below `root`, each whole or not at all.
+
+    Each round's round.json comes last, so that its presence says that all are there.
+    """
     made: set[Path] = set()
+    new = root / ".git" / "tilewright" / "copy"
     for path in sorted(files, key=lambda p: p.endswith(("/round.json", "/round.json.ref"))):
         at = root / path
         if at.parent not in made:
             at.parent.mkdir(parents=True, exist_ok=True)
             made.add(at.parent)
-        at.write_bytes(files[path])
+        new.write_bytes(files[path])
+        new.replace(at)
 
 
 def missing(root: Path, files: Mapping[str, str], rounds: int) -> list[str]:

@@ -8,15 +8,12 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import importlib.util
 import json
 import os
 import platform
 import socket
 import sys
 import warnings
-
-from tilewright.harness.worker.serve import serve
 
 OPERATIONS = {
     "interpret": ("op_interpret", "op_census"),
@@ -41,10 +38,14 @@ def main(arguments: list[str]) -> None:
     import torch
     import triton
 
+    from tilewright.harness.worker.serve import serve
+    from tilewright.harness.worker.warm import warm
+
     torch.set_num_threads(1)  # a forked child has no thread pool to share; one job, one core
-    for name in OPERATIONS[options.mode]:
-        if importlib.util.find_spec(f"tilewright.harness.worker.{name}"):
-            importlib.import_module(f"tilewright.harness.worker.{name}")
+    if options.mode != "measure":  # a device's state does not survive a fork
+        warm(OPERATIONS[options.mode])
+    else:
+        importlib.import_module("tilewright.harness.worker.op_measure")
     if options.mode == "measure" and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]  # torch has no types here
         raise RuntimeError("CUDA was initialised in the pool process; a forked child could not use it")
     versions = {

@@ -85,7 +85,20 @@ def _refuse_numpy() -> None:
 
 
 def expose_language(module: ModuleType) -> None:
-    """Let the interpreter find `triton.language` in a module that spells it `triton.language.load`."""
+    """Let the interpreter find the language however a module spells it.
+
+    It patches modules called `tl` alone; `triton.language.load` and `from triton.language import load` escape it.
+    """
+
+    def given(builtin: Any) -> Any:
+        def call(*args: Any, _semantic: Any = None, **kwargs: Any) -> Any:
+            return builtin(*args, _semantic=_interpreter.interpreter_semantic, **kwargs)
+
+        return call
+
+    for name, value in list(vars(module).items()):
+        if tl.core.is_builtin(value):
+            module.__dict__[name] = given(value)
     if not any(value is tl or value is tl.core for value in vars(module).values()):
         module.__dict__["_tilewright_tl"] = tl
 
@@ -198,7 +211,7 @@ def _install_refusals() -> None:
 
 
 def _install_closures() -> None:
-    """Kernels defined inside a function keep the names that they close over."""
+    """Kernels defined inside a function keep the names that they close over; constexpr may be spelt in any way."""
     rewriter = _interpreter.FunctionRewriter
     plain = rewriter._compile_and_exec
 
@@ -209,6 +222,11 @@ def _install_closures() -> None:
             if scope.get(name, cell.cell_contents) is not cell.cell_contents:
                 raise Unsupported(f"kernel {self.fn.__name__} closes over {name!r}, which its module defines too")
             scope[name] = cell.cell_contents
-        return plain(self, tree)
+        made = plain(self, tree)
+        # The rewritten function's annotations are texts, of which only `tl.constexpr` would be understood.
+        made.__annotations__ = {
+            name: "constexpr" if "constexpr" in str(kind) else kind for name, kind in made.__annotations__.items()
+        }
+        return made
 
     rewriter._compile_and_exec = compile_and_exec

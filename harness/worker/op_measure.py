@@ -1,11 +1,11 @@
 """Run a candidate on the GPU: hand back what it computed, then, if told to go on, how long each call took.
 
-Job: as op_interpret's, and `precision`; `time` asks for times, of `reps_s` seconds in all or so. With `eager` it is the task's reference
-(`task_source`) that is timed. `warm` instead asks for nothing but a started driver: what Triton's launcher had the C
-compiler build is then copied to `seed_into` for the jobs to come.
-The reply is `changed`, `autotuned`, `kernels` and `order` (as op_compile's reply, without arguments) with the
-results as tensors. Where times are asked for, that is said half-way, and at `go` come `samples_us`, device times of
-single calls with a cold L2, and the results of the last of them.
+Job: as op_interpret's, and `precision`; `time` asks for times, of `reps_s` seconds in all or so. With `eager` it is
+the task's reference (`task_source`) that is timed. `warm` instead asks for nothing but a started driver: what Triton's
+launcher had the C compiler build is then copied to `seed_into` for the jobs to come.
+The reply is `changed`, `autotuned`, `kernels` and `order` (as op_compile's reply, without arguments) with the results
+as tensors. Where times are asked for, that is said half-way, and at `go` come `samples_us`, device times of single
+calls with a cold L2, and the results of the last of them.
 
 Timing: device events round each call. Before it, on the same stream, arguments that the call may overwrite are
 restored and a buffer larger than the L2 is read, so that inputs come from memory and no dirty lines are left to be

@@ -123,14 +123,19 @@ def launches(source: Source, name: str | None = None) -> list[Launch]:
     A launch outside a readable form (an alias of the kernel, `kernel.run`) is not listed: compare with
     `mentions` before relying on having all of them.
     """
+    return [site for site in _launches(source) if name in (None, site.kernel.name)]
+
+
+@functools.lru_cache(maxsize=32)
+def _launches(source: Source) -> tuple[Launch, ...]:
     known = kernels(source)
     found = []
     for node in walk(source.module):
         if isinstance(node, cst.Call) and isinstance(node.func, cst.Subscript):
             kernel = known.get(_launched(node.func.value))
-            if kernel is not None and name in (None, kernel.name):
+            if kernel is not None:
                 found.append(_launch(source, kernel, node, node.func))
-    return found
+    return tuple(found)
 
 
 def _launched(value: cst.BaseExpression) -> str:

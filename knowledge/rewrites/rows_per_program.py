@@ -8,7 +8,7 @@ every row is computed from the same values in the same way, up to the order of a
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import libcst as cst
 
@@ -71,7 +71,7 @@ class RowsPerProgram:
                 found += self._kernel(parsed, kernel, situation)
             except Refused:
                 continue
-        return found
+        return labelled(found)
 
     def refusals(self, source: str, situation: Situation) -> list[str]:
         """Why a kernel does not become a tile of rows."""
@@ -142,6 +142,13 @@ def wanted(source: Source, situation: Situation) -> list[Kernel]:
         total = sum(n for n in number if isinstance(n, int | float)) * facts.launches
         moved[facts.kernel] = moved.get(facts.kernel, 0.0) + total
     return [known[name] for name in sorted(moved, key=lambda n: -moved[n]) if name in known]
+
+
+def labelled(edits: list[Edit]) -> list[Edit]:
+    """The edits, with the kernel's name before each label where they are of several kernels."""
+    if len({e.claim.kernel for e in edits}) < 2:
+        return edits
+    return [replace(e, label=f"{e.claim.kernel}: {e.label}") for e in edits]
 
 
 def facts_of(situation: Situation, kernel: str) -> list[KernelFacts]:

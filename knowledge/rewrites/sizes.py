@@ -30,8 +30,12 @@ class Knob:
         return 1 if self.size < 16 else 32
 
 
-def knobs(source: Source, kernel: Kernel, sites: Sequence[Launch]) -> dict[str, Knob]:
-    """The free tiles whose present size is one literal power of two at every launch, with the grid following it."""
+def knobs(source: Source, kernel: Kernel, sites: Sequence[Launch], compiled: int | None = None) -> dict[str, Knob]:
+    """The free tiles whose present size is one literal power of two at every launch, with the grid following it.
+
+    `compiled` is the size that the compiler saw, where the kernel has one tile: a loop's tile may then be an
+    expression at the launch (`min(65536, next_power_of_2(n))`), since any other size serves as well.
+    """
     found = {}
     every = {k.name: tiles(source, language(source), k) for k in kernels(source).values()}
     for name, tile in every[kernel.name].items():
@@ -47,6 +51,11 @@ def knobs(source: Source, kernel: Kernel, sites: Sequence[Launch]) -> dict[str, 
             size = values.pop() if len(values) == 1 else None
             if size is not None and size > 0 and size & (size - 1) == 0:
                 found[name] = Knob(tile, size, tuple(dict.fromkeys(places)))
+            continue
+        given = [own(source, site, name) for site in sites]
+        computed = compiled is not None and len(every[kernel.name]) == 1 and tile.masked and not tile.program
+        if computed and compiled is not None and compiled & (compiled - 1) == 0 and all(given):
+            found[name] = Knob(tile, compiled, tuple(g for g in given if g is not None))
     return found
 
 
@@ -89,7 +98,10 @@ def _follows(source: Source, name: str, site: Launch, free: Mapping[str, Mapping
         if not isinstance(node, cst.Name) or node.value != name:
             continue
         parent = source.parents[node]
-        if isinstance(parent, cst.AssignTarget) or (isinstance(parent, cst.Param) and parent.name is node):
+        in_tuple = isinstance(parent, cst.Element) and isinstance(
+            source.parents[source.parents[parent]], cst.AssignTarget
+        )
+        if in_tuple or isinstance(parent, cst.AssignTarget):
             continue
         if not isinstance(parent, cst.Arg):
             return False

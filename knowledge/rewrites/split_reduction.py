@@ -8,11 +8,14 @@ product of a matmul with a long K (split-K) are the same thing here.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import libcst as cst
 
 from tilewright.harness.types import Claim
 from tilewright.knowledge.rewrites import Edit, Situation, split_kernels
 from tilewright.knowledge.rewrites.accumulators import Accumulator, accumulator, dtype, fixed, neutral, updates
+from tilewright.knowledge.rewrites.configs import configs
 from tilewright.knowledge.rewrites.copies import (
     Unfit,
     after,
@@ -74,8 +77,8 @@ class SplitReduction:
                 continue
             try:
                 sizes = _sizes(kernel, situation)
-                plan = _plan(parsed, kernel)
-                edits += [_edit(parsed, kernel, plan, at, s, situation) for s in sizes]
+                plan, tuned = _plan(parsed, kernel), _tuned(parsed, kernel)
+                edits += [_edit(parsed, kernel, plan, at, tuned, s, situation) for s in sizes]
             except Unfit as why:
                 said.append(f"{kernel.name}: {why}")
         return edits, said if edits or said else ["no kernel is launched here"]
@@ -103,8 +106,6 @@ def _plan(source: Source, kernel: Kernel) -> Plan:
     spoken = language(source)
     if kernel.name.endswith("_combine") and f"{kernel.name.removesuffix('_combine')}_partial" in spoken.globals:
         raise Unfit("it combines the parts of a reduction that is split")
-    if not plain(kernel):
-        raise Unfit("autotuning or heuristics decide its parameters, so two launches need not agree")
     found = flow(source, kernel)
     if found.unclear:
         raise Unfit(f"it holds what is not followed ({found.unclear[0]})")
@@ -152,6 +153,19 @@ def _plan(source: Source, kernel: Kernel) -> Plan:
     return Plan(loop, tuple(parts), tuple(moves), splits, part, program, reads)
 
 
+def _tuned(source: Source, kernel: Kernel) -> dict[str, str]:
+    """What an autotuner would give, from its first configuration: both kernels must agree on it."""
+    if plain(kernel):
+        return {}
+    if kernel.autotune is None or len(kernel.node.decorators) != 2:
+        raise Unfit("heuristics or other decorators decide its parameters")
+    keywords = {a.keyword.value for a in kernel.autotune.args if a.keyword is not None}
+    listed = configs(source, kernel)
+    if not listed or listed[0].extra or keywords & {"reset_to_zero", "restore_value", "pre_hook", "post_hook"}:
+        raise Unfit("its autotuner's configurations cannot be read, or do more than choose sizes")
+    return {k: str(v) for k, v in {**listed[0].sizes, **listed[0].options}.items()}
+
+
 def _whole(source: Source, kernel: Kernel, loop: Loop) -> None:
     """The range's stop and step must be able to stand in the kernel again."""
     call = loop.node.iter
@@ -195,7 +209,15 @@ def _result(kernel: Kernel, loop: Loop, values: dict[cst.BaseExpression, Value],
 # --- the launch ------------------------------------------------------------------------------------------
 
 
-def _edit(source: Source, kernel: Kernel, plan: Plan, at: list[Launch], splits: int, situation: Situation) -> Edit:
+def _edit(
+    source: Source,
+    kernel: Kernel,
+    plan: Plan,
+    at: list[Launch],
+    tuned: Mapping[str, str],
+    splits: int,
+    situation: Situation,
+) -> Edit:
     spoken = language(source)
     if f"{kernel.name}_partial" in spoken.globals:
         raise Unfit("it already has a copy that is split")
@@ -218,7 +240,7 @@ def _edit(source: Source, kernel: Kernel, plan: Plan, at: list[Launch], splits: 
             ],
         )
     ]
-    changes += [_launch(source, kernel, plan, la, (partial, combine), splits, limit) for la in at]
+    changes += [_launch(source, kernel, plan, la, (partial, combine), tuned, splits, limit) for la in at]
     return Edit(
         source=patched(source, changes),
         label=f"{kernel.name}: {splits} parts",
@@ -239,7 +261,14 @@ def _axis(source: Source, spoken: Language, call: cst.Call) -> bool:
 
 
 def _launch(
-    source: Source, kernel: Kernel, plan: Plan, launch: Launch, new: tuple[str, str], splits: int, limit: int
+    source: Source,
+    kernel: Kernel,
+    plan: Plan,
+    launch: Launch,
+    new: tuple[str, str],
+    tuned: Mapping[str, str],
+    splits: int,
+    limit: int,
 ) -> Patch:
     statement(source, launch)
     if launch.spread:
@@ -249,15 +278,15 @@ def _launch(
         raise Unfit(f"`{plan.reads}` at a launch is not a named tensor")
     scope = source.function(launch.call) or source.module
     taken = {n.value for n in walk(scope) if isinstance(n, cst.Name)}
-    grid = [_host(source, kernel, launch, axis) for axis in grid_axes(source, launch) or ()]
+    grid = [_host(source, kernel, launch, tuned, axis) for axis in grid_axes(source, launch) or ()]
     dims = fresh(taken, "split_grid")
     programs = " * ".join(f"{dims}[{i}]" for i in range(len(grid)))
     lines: list[str] = []
-    values: dict[str, str] = {}
+    values: dict[str, str] = {k: v for k, v in tuned.items() if k not in launch.bound and k not in launch.options}
     for part in plan.parts:
         space = fresh(taken, part.pointer.removesuffix("_ptr"))
         values[part.pointer] = space
-        extents = [_bound(source, kernel, launch, e) for e in part.shape]
+        extents = [_bound(source, kernel, launch, tuned, e) for e in part.shape]
         size = " * ".join([programs, str(splits), *extents])
         kind = _TORCH[part.dtype.rpartition(".")[2]]
         lines.append(f"{space} = torch.empty(({size},), dtype=torch.{kind}, device={source.code(reads)}.device)")
@@ -278,10 +307,10 @@ def _inside(source: Source, func: cst.Subscript) -> tuple[int, int]:
     return source.span(func.slice[0])[0], source.span(func.slice[-1])[1]
 
 
-def _bound(source: Source, kernel: Kernel, launch: Launch, name: str) -> str:
+def _bound(source: Source, kernel: Kernel, launch: Launch, tuned: Mapping[str, str], name: str) -> str:
     """A compile-time parameter's value at a launch, as host code."""
-    if name.isdigit():
-        return name
+    if name.isdigit() or name in tuned:
+        return tuned.get(name, name)
     given = launch.bound.get(name)
     default = next((p.default for p in kernel.parameters if p.name == name), None)
     node = given if given is not None else default
@@ -291,7 +320,7 @@ def _bound(source: Source, kernel: Kernel, launch: Launch, name: str) -> str:
     return code if code.isidentifier() or code.isdigit() else f"({code})"
 
 
-def _host(source: Source, kernel: Kernel, launch: Launch, axis: cst.BaseExpression) -> str:
+def _host(source: Source, kernel: Kernel, launch: Launch, tuned: Mapping[str, str], axis: cst.BaseExpression) -> str:
     """An axis of the grid as host code, with `META["BLOCK"]` replaced by what the launch gives."""
     meta = meta_name(source, launch)
     start, end = source.outer(axis)
@@ -301,7 +330,9 @@ def _host(source: Source, kernel: Kernel, launch: Launch, axis: cst.BaseExpressi
             key = n.slice[0].slice
             if not isinstance(key, cst.Index) or not isinstance(key.value, cst.SimpleString):
                 raise Unfit("the grid's parameters cannot be read")
-            inside.append(Patch(*source.outer(n), _bound(source, kernel, launch, str(key.value.evaluated_value))))
+            inside.append(
+                Patch(*source.outer(n), _bound(source, kernel, launch, tuned, str(key.value.evaluated_value)))
+            )
     whole = patched(source, inside).encode()
     text = whole[start : len(whole) - (len(source.data) - end)].decode()
     if not pure(axis) or (meta is not None and len(inside) != sum(_named(n, meta) for n in walk(axis))):

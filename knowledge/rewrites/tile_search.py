@@ -20,7 +20,7 @@ from tilewright.knowledge.rewrites import Edit, Situation
 from tilewright.knowledge.rewrites.configs import argument, configs, pinned
 from tilewright.knowledge.rewrites.kernels import language
 from tilewright.knowledge.rewrites.launches import Kernel, Launch, give, launches, mentions
-from tilewright.knowledge.rewrites.rows_per_program import facts_of, number, wanted
+from tilewright.knowledge.rewrites.rows_per_program import facts_of, labelled, number, wanted
 from tilewright.knowledge.rewrites.sizes import Knob, knobs, resized
 from tilewright.knowledge.rewrites.source import Patch, Source, integer, patched, read, walk
 from tilewright.knowledge.rewrites.tiles import tiles
@@ -81,7 +81,7 @@ class TileSearch:
             return []
         found: list[list[Edit]] = [self._kernel(parsed, k, situation)[0] for k in wanted(parsed, situation)]
         turns = itertools.chain.from_iterable(itertools.zip_longest(*found))
-        return [edit for edit in turns if edit is not None][:BATCH]
+        return labelled([edit for edit in turns if edit is not None][:BATCH])
 
     def refusals(self, source: str, situation: Situation) -> list[str]:
         """Why nothing of a kernel's launch can vary."""
@@ -150,7 +150,8 @@ def _setting(source: Source, kernel: Kernel, sites: list[Launch], facts: tuple[K
     if warps == {None}:
         warps = {number(f, "num_warps") for f in facts} or {None}
     stages = {integer(s.options.get("num_stages")) for s in sites if "num_stages" in s.options}
-    found = knobs(source, kernel, sites)
+    seen = {number(f, "tile_elements") for f in facts if number(f, "tile_rank") in (None, 1)}
+    found = knobs(source, kernel, sites, seen.pop() if len(seen) == 1 else None)
     return _Setting(
         kernel=kernel,
         sites=tuple(sites),
@@ -178,8 +179,7 @@ def _around(setting: _Setting) -> list[_Point]:
     choices: list[list[tuple[str, int]]] = []
     for name, knob in setting.knobs.items():
         size = setting.present.sizes[name]
-        factors = (1, 2, 0.5, 4, 0.25) if not setting.dot else (1, 2, 0.5)
-        sizes = [int(size * f) for f in factors if size * f >= knob.smallest(setting.dot)]
+        sizes = [int(size * f) for f in (1, 2, 0.5, 4, 0.25) if size * f >= knob.smallest(setting.dot)]
         if not knob.tile.masked:
             sizes = [s for s in sizes if s <= size]
         choices.append([(name, s) for s in sizes if s <= (256 if setting.dot else 32768)])
@@ -267,10 +267,12 @@ def _dot_cost(setting: _Setting, point: _Point, warps: int, situation: Situation
     if m * n / (32 * warps) > _ACCUMULATORS or m * n / (32 * warps) < 8:
         return None
     reuse = 2 * m * n / (m + n)
+    narrow = 1.0 if warps < 4 else 0.0  # a warp group's instructions need four warps
     return (
         abs(math.log2(128 / reuse))
         + abs(math.log2(64 / k)) / 2
         + abs(math.log2(m * n / (32 * warps) / 64)) / 2
+        + narrow
         + _waves(setting, point, situation)
     )
 

@@ -8,6 +8,8 @@ a multiple of the present size alone, so only divisors of it are safe.
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import libcst as cst
@@ -30,7 +32,8 @@ class Tile:
     """Something is stored once a program: the host knows how many programs there are."""
 
 
-def tiles(source: Source, language: Language, kernel: Kernel) -> dict[str, Tile]:
+@functools.lru_cache(maxsize=256)
+def tiles(source: Source, language: Language, kernel: Kernel) -> Mapping[str, Tile]:
     """The kernel's free tile sizes by name."""
     found = {}
     index = tainted(kernel.node, _program_ids(kernel.node, language))

@@ -8,6 +8,7 @@ that only the last tile needs; more threads than the tile has wide accesses for.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import libcst as cst
@@ -18,7 +19,7 @@ from tilewright.knowledge.rewrites.kernels import Language, language
 from tilewright.knowledge.rewrites.launches import Kernel, Launch, before, give, launches, mentions
 from tilewright.knowledge.rewrites.parameters import added, fresh, prologue
 from tilewright.knowledge.rewrites.peel import peeled
-from tilewright.knowledge.rewrites.rows_per_program import facts_of, number, wanted
+from tilewright.knowledge.rewrites.rows_per_program import facts_of, labelled, number, wanted
 from tilewright.knowledge.rewrites.source import Patch, Source, dotted, integer, names, patched, read, walk
 
 _FULL_BITS = 128
@@ -40,7 +41,8 @@ class VectorAccess:
         parsed = read(source)
         if parsed is None:
             return []
-        return [e for k in wanted(parsed, situation) if not _wide(k, situation) for e in _repairs(parsed, k, situation)]
+        narrow = [k for k in wanted(parsed, situation) if not _wide(k, situation)]
+        return labelled([e for k in narrow for e in _repairs(parsed, k, situation)])
 
     def refusals(self, source: str, situation: Situation) -> list[str]:
         """Why there is nothing to repair."""
@@ -121,8 +123,8 @@ def _align(source: Source, kernel: Kernel, sites: list[Launch], situation: Situa
     `n // ALIGN * ALIGN` is n exactly, and the compiler sees a multiple of ALIGN.
     """
     numbers = [v for c in situation.cases for v in c.bindings.values() if isinstance(v, int) and v > 1]
-    if numbers and all(n % 16 == 0 for n in numbers):
-        return []
+    if numbers and all(math.gcd(n, 16) in (1, 16) for n in numbers):
+        return []  # nothing lies between what the compiler sees already and what is odd
     counted = [
         name
         for name in _extents(source, language(source), kernel)

@@ -244,3 +244,47 @@ def test_a_kernel_without_a_readable_launch_says_so(situation: Situation) -> Non
     host = "def launch(x, out, n):\n    k[(1,)](x, out, n, B=256)\n\nALIAS = k\n"
     assert REWRITE.refusals(HEAD + ADD + host, situation) == ["k: it is used in other ways than plain launches"]
     assert REWRITE.edits("def f(:", situation) == []
+
+
+def test_sizes_assigned_together_vary_together(situation: Situation, interpreter: Runs) -> None:
+    two = """
+@triton.jit
+def k(x, out, m, n, A: tl.constexpr, B: tl.constexpr):
+    rows = tl.program_id(0) * A + tl.arange(0, A)
+    cols = tl.program_id(1) * B + tl.arange(0, B)
+    at = rows[:, None] * n + cols[None, :]
+    keep = (rows[:, None] < m) & (cols[None, :] < n)
+    tl.store(out + at, tl.load(x + at, mask=keep) * 2, mask=keep)
+
+
+def launch(x):
+    m, n = x.shape
+    out = torch.zeros_like(x)
+    A, B = 8, 64
+    grid = (triton.cdiv(m, A), triton.cdiv(n, B))
+    k[grid](x, out, m, n, A=A, B=B)
+    return out
+"""
+    edits = [e for e in REWRITE.edits(HEAD + two, situation) if {"A", "B"} <= set(e.params)]
+    assert edits
+    for edit in edits[:2]:
+        assert f"A, B = {edit.params['A']}, {edit.params['B']}" in edit.source
+        interpreter.same(HEAD + two, edit.source, [{"shape": [21, 150]}])
+
+
+def test_a_loop_tile_that_the_launch_computes_is_varied_from_its_compiled_size(
+    kernel: Callable[[str], str], situation: Situation, interpreter: Runs
+) -> None:
+    source = kernel("row_moments").replace("BLOCK=32", "BLOCK=min(64, triton.next_power_of_2(n_cols))")
+    assert all("BLOCK" not in e.params for e in REWRITE.edits(source, situation))
+    record = facts("moments_kernel", "a", 4096, tile_elements=64, tile_rank=1, num_warps=2)
+    edits = REWRITE.edits(source, replace(situation, kernels=(record,)))
+    changed = next(e for e in edits if e.params.get("BLOCK") == 128)
+    assert "BLOCK=128, " in changed.source
+    interpreter.same(source, changed.source, [{"shape": [3, 157]}], tolerance=1e-4)
+
+
+def test_labels_name_the_kernel_where_several_vary(situation: Situation) -> None:
+    host = "def launch(x, out, n):\n    k[(1,)](x, out, n, B=256)\n    c[(1,)](x, out, n, B=256)\n"
+    edits = REWRITE.edits(HEAD + ADD + ADD.replace("def k(", "def c(") + host, situation)
+    assert {e.label.split(":")[0] for e in edits} == {"k", "c"}

@@ -34,7 +34,7 @@ Widths = Callable[[dict[str, Any]], list[int]]
 
 
 def named(source: str, label: str, situation: Situation) -> Edit:
-    return next(e for e in REWRITE.edits(source, situation) if e.label == label)
+    return next(e for e in REWRITE.edits(source, situation) if e.label.endswith(label))
 
 
 @pytest.mark.parametrize("name", ["vector_add", "row_moments"])
@@ -118,12 +118,14 @@ def launch(x):
     interpreter.same(source, edit.source, [{"shape": [4, 48], "strides": [96, 2]}])
 
 
-def test_when_every_size_divides_by_sixteen_alignment_is_not_the_cause(
+def test_sizes_that_divide_by_sixteen_or_by_nothing_have_no_alignment_to_gain(
     liger: Callable[[str], str], situation: Situation
 ) -> None:
     cases = (Case(name="a", bindings={"M": 4096, "N": 1024, "T": "float16"}),)
     labels = [e.label for e in REWRITE.edits(liger("layer_norm"), replace(situation, cases=cases))]
     assert ALIGN not in labels
+    cases = (Case(name="a", bindings={"M": 4096, "N": 197, "T": "float16"}),)
+    assert ALIGN not in [e.label for e in REWRITE.edits(liger("layer_norm"), replace(situation, cases=cases))]
     cases = (Case(name="a", bindings={"M": 4096, "N": 1000, "T": "float16"}),)
     assert ALIGN in [e.label for e in REWRITE.edits(liger("layer_norm"), replace(situation, cases=cases))]
 

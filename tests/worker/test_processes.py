@@ -142,13 +142,15 @@ def test_nothing_outlives_a_job_that_is_cancelled(interpreter: Any) -> None:
 def test_a_candidate_that_kills_the_pool_process_fails_alone(runner: asyncio.Runner) -> None:
     async def both() -> list[Any]:
         pool = Pool("interpret", width=2)
-        job = {"op": "interpret", "kind": "triton", "entry": "launch", "args": [{"name": "x", "scalar": 1}]}
-        job |= {"target": None, "mutates": []}
+        job: dict[str, Any] = {"op": "interpret", "kind": "triton", "entry": "launch"}
+        job |= {"args": [{"name": "x", "scalar": 1}], "target": None, "mutates": []}
         bad = doing("time.sleep(0.1); os.kill(os.getppid(), signal.SIGKILL); time.sleep(1000)")
         good = "import time, torch\ndef launch(x):\n    time.sleep(0.5)\n    return torch.ones(3)\n"
         try:
-            return await asyncio.gather(
-                pool.run({**job, "source": bad}, limit_s=60), pool.run({**job, "source": good}, limit_s=60)
+            return list(
+                await asyncio.gather(
+                    pool.run({**job, "source": bad}, limit_s=60), pool.run({**job, "source": good}, limit_s=60)
+                )
             )
         finally:
             await pool.close()
