@@ -5,17 +5,21 @@ pydantic does the work over the plain dataclasses, so no noun has serialising co
 
 from __future__ import annotations
 
-import functools
 from typing import Any, TypeVar
 
 T = TypeVar("T")
 
 
-@functools.cache
-def _adapter(kind: Any) -> Any:
-    from pydantic import TypeAdapter
+_ADAPTERS: dict[Any, Any] = {}
 
-    return TypeAdapter(kind)
+
+def _adapter(kind: Any) -> Any:
+    """The adapter of a noun, made once: making one takes milliseconds."""
+    if kind not in _ADAPTERS:
+        from pydantic import TypeAdapter
+
+        _ADAPTERS[kind] = TypeAdapter(kind)
+    return _ADAPTERS[kind]
 
 
 def dump(thing: Any, kind: Any = None, *, indent: int | None = 1) -> bytes:

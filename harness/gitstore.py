@@ -110,7 +110,7 @@ class Store:
         if done.code != 0:
             for report in self.gitdir.glob("fast_import_crash_*"):
                 report.unlink(missing_ok=True)
-            raise self._problem(done, f"commit to {ref}", ref)
+            raise self._problem(done, f"commit to {ref}")
         return done.out.decode().split()[0]
 
     def tip(self, ref: str) -> str | None:
@@ -120,7 +120,7 @@ class Store:
 
     def point(self, ref: str, new: str) -> None:
         """Move `ref` to commit `new`, wherever it stood."""
-        self._ok(self._run("update-ref", ref, new, write=True), f"move {ref}", ref)
+        self._ok(self._run("update-ref", ref, new, write=True), f"move {ref}")
 
     def read(self, at: str, path: str) -> bytes:
         """The file `path` at commit or ref `at`. Raises KeyError where there is none."""
@@ -195,8 +195,8 @@ class Store:
 
     def clear(self, *refs: str) -> None:
         """Remove what a killed git left: lock files of `refs` and unfinished packs. Only for the one writer."""
-        for ref in refs:
-            (self.gitdir / f"{ref}.lock").unlink(missing_ok=True)
+        for name in ("HEAD", "packed-refs", *refs):  # git locks HEAD too when the branch that it names moves
+            (self.gitdir / f"{name}.lock").unlink(missing_ok=True)
         for rest in [*self.gitdir.glob("objects/pack/tmp_*"), *self.gitdir.glob("fast_import_crash_*")]:
             rest.unlink(missing_ok=True)
 
@@ -244,23 +244,26 @@ class Store:
             self._git = git.Git(str(self.path))
         return self._git
 
-    def _ok(self, done: _Done, what: str, ref: str = "") -> _Done:
+    def _ok(self, done: _Done, what: str) -> _Done:
         if done.code != 0:
-            raise self._problem(done, what, ref)
+            raise self._problem(done, what)
         return done
 
-    def _problem(self, done: _Done, what: str, ref: str) -> RunProblem:
+    def _problem(self, done: _Done, what: str) -> RunProblem:
         """Why git failed, as a cause and a remedy."""
         said, where = done.err, f"{self.path}: could not {what}"
-        lock = self.gitdir / f"{ref}.lock"
         if "Not updating" in said:
             return RunProblem(
                 f"{where}: another process has committed to this run meanwhile", "use one process at a time on a run"
             )
-        if "File exists" in said and lock.exists():
-            age = max(0.0, time.time() - lock.stat().st_mtime)
+        if found := re.search(r"Unable to create '(.+\.lock)': File exists", said):
+            lock = Path(found[1])
+            try:
+                age = f"was left {max(0.0, time.time() - lock.stat().st_mtime):.0f} s ago"
+            except FileNotFoundError:
+                age = "was there until just now, left"
             return RunProblem(
-                f"{where}: {lock} was left {age:.0f} s ago by a git process that died, or still runs",
+                f"{where}: {lock} {age} by a git process that died, or still runs",
                 f"if no git process is at work on this run, delete it: rm {lock}",
             )
         if done.code == -signal.SIGXFSZ:

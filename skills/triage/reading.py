@@ -6,7 +6,7 @@ Read with `ast`, never run. What cannot be decided from the syntax is not claime
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -21,6 +21,8 @@ class Kernel:
     node: ast.FunctionDef
     language: frozenset[str]
     """Names that stand for `triton.language` in this module."""
+    names: Mapping[str, str] = field(default_factory=dict)
+    """Local names of operations imported by themselves: `from triton.language.math import rsqrt`."""
 
     def op(self, node: ast.AST) -> str | None:
         """The Triton operation that a call names (`load`, `sum`); None for any other node."""
@@ -28,6 +30,8 @@ class Kernel:
             base = ast.unparse(node.func.value)
             if base in self.language or base.rpartition(".")[0] in self.language:
                 return node.func.attr
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            return self.names.get(node.func.id)
         return None
 
     def calls(self, *names: str, within: ast.AST | None = None) -> Iterator[ast.Call]:
@@ -144,14 +148,14 @@ class Module:
 def read(source: str) -> Module:
     """Read a candidate. Raises SyntaxError where it is not Python."""
     tree = ast.parse(source)
-    language = frozenset(_language(tree))
+    language, operations = frozenset(_language(tree)), dict(_operations(tree))
     defs = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)]
     jitted = {n for n in defs if any(_last(d) == "jit" for d in n.decorator_list)}
     names = {n.name for n in jitted}
     plain = tuple(n for n in defs if n not in jitted)
     return Module(
         tree=tree,
-        kernels=tuple(Kernel(n, language) for n in defs if n in jitted),
+        kernels=tuple(Kernel(n, language, operations) for n in defs if n in jitted),
         launches=tuple(launch for f in plain for launch in _launches(f, names)),
         functions=plain,
         defined=frozenset(n.name for n in tree.body if isinstance(n, (ast.FunctionDef, ast.ClassDef))),
@@ -176,6 +180,12 @@ def _language(tree: ast.Module) -> Iterator[str]:
             yield from (a.asname for a in node.names if a.name == "triton.language" and a.asname)
         elif isinstance(node, ast.ImportFrom) and node.module == "triton":
             yield from (a.asname or a.name for a in node.names if a.name == "language")
+
+
+def _operations(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("triton.language"):
+            yield from ((a.asname or a.name, a.name) for a in node.names)
 
 
 def _last(decorator: ast.expr) -> str:

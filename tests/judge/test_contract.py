@@ -148,7 +148,7 @@ def test_results_that_need_no_work_fail(name: str, dtype: str) -> None:
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_a_result_with_half_precision_inside_fails_for_its_precision(name: str) -> None:
     function, inputs = FUNCTIONS[name]
-    expected, native = contract(function, inputs)
+    expected, _ = contract(function, inputs)
     halves = [x.astype(np.float16).astype(np.float32) for x in inputs]
     finding = judged(expected, function(*halves).astype(np.float16).astype(np.float32))
     assert finding.failure is Failure.PRECISION
@@ -209,8 +209,7 @@ def test_whole_numbers_must_be_equal() -> None:
     index = np.arange(20, dtype=np.int64)
     expected = expect({"exact": "float64"}, {"native:out0": to_blob(index, "int64")}, case="c", seed=0, longest=20)
     assert check(expected, {"out0": to_blob(index, "int64")}).failure is None
-    index[19] = 0
-    finding = check(expected, {"out0": to_blob(index, "int64")})
+    finding = check(expected, {"out0": to_blob(np.where(index == 19, 0, index), "int64")})
     assert finding.failure is Failure.WRONG
     assert "expected 19 at [19], found 0" in finding.detail
 
@@ -258,7 +257,7 @@ def test_where_the_wrong_elements_lie_is_said_in_words(make: Callable[[Array], N
     assert expected in pattern(mask)
 
 
-@given(st.floats(-1e30, 1e30, width=32))
+@given(st.floats(-(2.0**100), 2.0**100, width=32))
 def test_an_ulp_is_the_step_to_the_next_number(value: float) -> None:
     step = float(ulp(np.array([value]), "float32")[0])
     beyond = abs(float(np.nextafter(np.float32(abs(value)), np.float32(np.inf)))) - abs(value)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tilewright.harness.errors import TaskProblem
 from tilewright.harness.judge.inputs import described, draw, drawn
 from tilewright.harness.judge.numbers import array, real
-from tilewright.harness.types import Tensor
+from tilewright.harness.types import Scalar, Tensor
 
 KINDS = st.sampled_from(["float16", "bfloat16", "float32", "float64", "int8", "int64", "bool", "uint8"])
 
@@ -67,6 +67,6 @@ def test_a_dtype_that_cannot_be_drawn_is_the_tasks_problem() -> None:
 
 
 def test_a_job_lists_arguments_in_order_and_carries_the_tensors_values() -> None:
-    resolved = {"eps": 1e-6, "x": tensor("bfloat16", (3,)), "mode": "mean"}
+    resolved: dict[str, Tensor | Scalar] = {"eps": 1e-6, "x": tensor("bfloat16", (3,)), "mode": "mean"}
     assert [each["name"] for each in described(resolved) if isinstance(each, dict)] == ["eps", "x", "mode"]
     assert list(drawn(resolved, seed=0, case="a")) == ["x"]

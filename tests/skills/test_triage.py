@@ -178,6 +178,17 @@ def test_the_family_follows_from_what_is_computed(source: str, word: str) -> Non
     assert family(read(source)) == word
 
 
+def test_operations_imported_by_name_or_under_another_alias_are_understood() -> None:
+    renamed = LOOPED_NORM.replace("import triton.language as tl", "from triton import language as lang")
+    renamed = renamed.replace("tl.", "lang.").replace("lang.rsqrt", "inverse_root")
+    renamed = renamed.replace(
+        "import triton\n", "import triton\nfrom triton.language.math import rsqrt as inverse_root\n"
+    )
+    assert "tl." not in renamed
+    assert family(read(renamed)) == "normalisation"
+    assert set(source_signs(read(renamed))) == set(LOOPED_SIGNS.split())
+
+
 def test_the_bottleneck_is_the_resource_that_needs_longest_with_its_numbers() -> None:
     heavy = facts(unique_load_bytes=4 << 30, unique_store_bytes=4 << 30, fp32_flops=1 << 20)
     found = bottleneck([heavy], H200)

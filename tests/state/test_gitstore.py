@@ -80,12 +80,13 @@ def test_of_racing_writers_exactly_one_wins(store: Store) -> None:
     assert store.tip(MAIN) == winners[0]
 
 
-def test_a_lock_file_that_was_left_behind_is_reported_with_its_age_and_how_to_mend_it(store: Store) -> None:
+@pytest.mark.parametrize("name", [MAIN, "HEAD"])
+def test_a_lock_file_that_was_left_behind_is_reported_with_its_age_and_how_to_mend_it(store: Store, name: str) -> None:
     first = store.append(MAIN, None, "one", {"a": b"1"})
-    lock = store.gitdir / f"{MAIN}.lock"
+    lock = store.gitdir / f"{name}.lock"
     lock.touch()
     os.utime(lock, (0, 0))
-    with pytest.raises(RunProblem, match=r"main\.lock was left \d{6,} s ago") as caught:
+    with pytest.raises(RunProblem, match=r"\.lock was left \d{6,} s ago") as caught:
         store.append(MAIN, first, "two", {"a": b"2"})
     assert caught.value.remedy.endswith(f"rm {lock}")
     store.clear(MAIN)

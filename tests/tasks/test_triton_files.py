@@ -184,3 +184,12 @@ def test_a_function_alone_is_no_task(tmp_path: Path) -> None:
     with pytest.raises(TaskProblem) as error:
         load_task("some_package.kernels:softmax")
     assert "tilewright scaffold some_package.kernels:softmax -o softmax.py" in error.value.remedy
+
+
+def test_the_example_of_the_manual_is_a_task(tmp_path: Path) -> None:
+    manual = (Path(__file__).resolve().parents[2] / "docs" / "tasks.md").read_text()
+    text = manual.partition("```python\n")[2].partition("```")[0]
+    task = load_task(task_file(tmp_path, text))
+    assert task.family == "normalisation"
+    assert [c.name for c in task.cases] == ["M=4096 N=4096 T=float16", "heads"]
+    assert dict(task.checks[1].bindings) == {"M": 3, "N": 4096, "T": "float16"}

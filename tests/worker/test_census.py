@@ -93,7 +93,7 @@ def test_elementwise_bytes_are_exact_at_a_size_that_no_memory_holds(counted: Cou
     assert counts["reread_bytes"] == 0
     assert counts["load_rounds"] == 1
     assert counts["fp32_flops"] == pytest.approx(math.ceil(n / 1024) * 1024)
-    assert set(launch["lines"]["load"]) == {"10"}
+    assert set(launch["lines"]["load"]) == {"11"}
     assert sum(launch["lines"]["load"].values()) == 2 * 4 * n
 
 
