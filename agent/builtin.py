@@ -48,6 +48,7 @@ class BuiltinPlanner:
         source = history.source(parent.n)
         proof = history.proof(parent.n)
         situation = Situation(target=history.target, kernels=proof.kernels, cases=history.task.cases)
+        judged = {trial.candidate for r in history.rounds for trial in r.trials}
         triage = answer_of(
             await ask(
                 "triage",
@@ -57,11 +58,11 @@ class BuiltinPlanner:
                     "entry": history.task.entry,
                     "target": history.target.name,
                     "kernels": [codec.plain(k) for k in proof.kernels],
+                    "cases": [codec.plain(c) for c in history.task.cases],
                     "history": tried(history, parent),
                 },
             )
         )
-        judged = {trial.candidate for r in history.rounds for trial in r.trials}
         fresh: dict[str, tuple[dict[str, Any], list[Edit]]] = {}
         for hypothesis in triage["hypotheses"]:
             edits = new_edits(hypothesis["rewrite"], source, situation, judged)

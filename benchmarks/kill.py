@@ -244,10 +244,13 @@ def left_behind(path: Path, finished: int) -> str:
 def compare(path: Path, calm: Path, seen: list[Seen], log: Path | None = None) -> Counter[str]:
     """Count what the finished run has lost, decided otherwise, or done again; `calm` is the undisturbed run."""
     wrong = [f"{f.where}: {f.what}" for f in fsck(path)]
+    unsound = bool(wrong)
     final = [e.sha for e in Store(path).log(MAIN)]
     rewritten = sum(final[: len(kill.shas)] != kill.shas for kill in seen)
     ours, theirs = decisions(path), decisions(calm)
-    differing = sum(a != b for a, b in itertools.zip_longest(ours, theirs))
+    pairs = list(itertools.zip_longest(ours, theirs, fillvalue={}))
+    differing = sum(a != b for a, b in pairs)
+    wrong += [f"round {n} differs in {', '.join(differ(a, b))}" for n, (a, b) in enumerate(pairs) if a != b]
     made = log.read_text().split() if log else []
     repeated = sum(len(kill.stored & set(made[kill.mark :])) for kill in seen)
     for what in wrong:
@@ -255,7 +258,7 @@ def compare(path: Path, calm: Path, seen: list[Seen], log: Path | None = None) -
     return Counter(
         runs=1,
         lost_rounds=rewritten,
-        fsck_failures=bool(wrong),
+        fsck_failures=unsound,
         decision_mismatches=differing,
         repeated_verdicts=repeated,
     )
@@ -268,6 +271,11 @@ def decisions(path: Path) -> list[dict[str, Any]]:
     for done in rounds:
         del done["cost"]
     return rounds
+
+
+def differ(a: dict[str, Any], b: dict[str, Any]) -> list[str]:
+    """The names under which two rounds differ, with the shorter of the values."""
+    return [f"{k} ({a.get(k)!r:.80} / {b.get(k)!r:.80})" for k in sorted(a.keys() | b.keys()) if a.get(k) != b.get(k)]
 
 
 # --- real ----------------------------------------------------------------------------------------------

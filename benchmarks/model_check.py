@@ -155,6 +155,7 @@ def configurations() -> list[Configuration]:
         said = " ".join(f"{name}={value}" for name, value in values.items())
         found.append(Configuration(family, f"{label} {said}", HEAD + template.format(**values), args))
 
+    args: tuple[tuple[Any, ...], ...]
     flat = 64 << 20
     for block, warps in ((256, 4), (1024, 4), (4096, 4), (1024, 8)):
         add(
@@ -281,20 +282,12 @@ def modelled(target_name: str) -> list[dict[str, Any]]:
 
 def measure(rows: list[dict[str, Any]]) -> None:
     """Add `measured_us` to each row that can run: the median of do_bench, caches flushed between runs."""
-    import importlib.util
-
     import torch
     import triton.testing
 
     for each, row in zip(configurations(), rows, strict=True):
         with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "candidate.py"
-            path.write_text(each.source)
-            spec = importlib.util.spec_from_file_location("candidate", path)
-            assert spec is not None
-            assert spec.loader is not None
-            module = importlib.util.module_from_spec(spec)
-            spec.loader.exec_module(module)
+            module = loaded(each.source, folder)
             args = [
                 arg[1]
                 if len(arg) == 2
@@ -309,6 +302,83 @@ def measure(rows: list[dict[str, Any]]) -> None:
                 row["not_measured"] = f"{type(error).__name__}: {error}"[:300]
                 continue
             row["measured_us"] = milliseconds * 1e3
+
+
+PROBES = """
+@triton.jit
+def nothing(x):
+    if tl.num_programs(0) < 0:
+        tl.store(x, 0)
+
+
+@triton.jit
+def chase(table, x, steps):
+    at = tl.load(x)
+    for _ in range(steps):
+        at = tl.load(table + at)
+    tl.store(x, at)
+
+
+@triton.jit
+def again(x, o, blocks, turns, BLOCK: tl.constexpr):
+    pid = tl.program_id(0)
+    acc = tl.zeros((BLOCK,), tl.float32)
+    for turn in range(turns):
+        acc += tl.load(x + ((pid + turn * 997) % blocks) * BLOCK + tl.arange(0, BLOCK))
+    tl.store(o + pid * BLOCK + tl.arange(0, BLOCK), acc)
+
+
+@triton.jit
+def copy(x, o, BLOCK: tl.constexpr):
+    i = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    tl.store(o + i, tl.load(x + i))
+"""
+
+
+def probed() -> dict[str, float]:
+    """Ceilings of this device as the model understands them, for comparison with the target's file."""
+    import torch
+    import triton.testing
+
+    with tempfile.TemporaryDirectory() as folder:
+        module = loaded(HEAD + PROBES, folder)
+        bench = functools.partial(triton.testing.do_bench, warmup=20, rep=80, return_mode="median")
+        x = torch.zeros(64 << 20, device="cuda")
+        o = torch.zeros_like(x)
+        one = torch.zeros(1, device="cuda", dtype=torch.int64)
+        launch_ms = bench(lambda: module.nothing[(1,)](one))
+        many, few = 1 << 20, 1 << 18
+        start_ms = bench(lambda: module.nothing[(many,)](one)) - bench(lambda: module.nothing[(few,)](one))
+        # A cycle through 1 GiB, every step a cache line that nothing has touched.
+        line, lines, steps = 16, 8 << 20, 4000
+        order = torch.randperm(lines, device="cuda") * line
+        table = torch.zeros(lines * line, device="cuda", dtype=torch.int64)
+        table[order] = order.roll(-1)
+        chase_ms = bench(lambda: module.chase[(1,)](table, one, steps, num_warps=1))
+        blocks, turns, programs = 4096, 64, 132 * 8
+        again_ms = bench(lambda: module.again[(programs,)](x, o, blocks, turns, BLOCK=2048))
+        copy_ms = bench(lambda: module.copy[(x.numel() // 2048,)](x, o, BLOCK=2048))
+        return {
+            "launch_us": launch_ms * 1e3,
+            "program_start_ns": start_ms * 1e6 / (many - few),
+            "dram_latency_us": (chase_ms - launch_ms) * 1e3 / steps,
+            "l2_bytes_per_s": programs * turns * 2048 * 4 / (again_ms * 1e-3),
+            "dram_bytes_per_s": 2 * 4 * x.numel() / (copy_ms * 1e-3),
+        }
+
+
+def loaded(source: str, folder: str) -> Any:
+    """A source as a module."""
+    import importlib.util
+
+    path = Path(folder) / "candidate.py"
+    path.write_text(source)
+    spec = importlib.util.spec_from_file_location("candidate", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def spearman(xs: list[float], ys: list[float]) -> float:
@@ -357,12 +427,13 @@ def main() -> None:
         return
     sys.path.insert(0, str(Path(__file__).resolve().parent))
     rows = modelled(options.target)
-    card = None
+    card, ceilings = None, dict[str, float]()
     if not options.no_device:
         import torch
 
         card = torch.cuda.get_device_name(0)
         measure(rows)
+        ceilings = probed()
     print(f"{'family':12} {'configuration':58} {'modelled':>10} {'measured':>10} {'ratio':>6}  bound")
     for row in rows:
         m, d = row.get("modelled_us"), row.get("measured_us")
@@ -371,6 +442,8 @@ def main() -> None:
         numbers += f"{m / d:6.2f}" if m and d else f"{'-':>6}"
         print(f"{row['family']:12} {row['label']:58} {numbers}  {row.get('bound', row.get('failed', ''))}")
     found = summary(rows)
+    if ceilings:
+        found["probed"] = {name: float(f"{value:.4g}") for name, value in ceilings.items()}
     print(json.dumps(found, indent=1))
     if options.no_device:
         return

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from tilewright.harness.decide import MEASURED_GAIN, MODELLED_GAIN, speedup
 from tilewright.harness.types import (
     CaseTime,
     Context,
@@ -81,10 +82,16 @@ def _outcome(parent: Verdict, child: Verdict) -> str:
     if child.status is Status.PASS:
         if parent.time_us is None or child.time_us is None:
             return "flagged"
-        return "faster" if child.time_us < parent.time_us else "slower"
+        return "faster" if _improved(parent, child) else "slower"
     if child.status is Status.FAIL:
         return "compile" if child.failure is Failure.COMPILE else "wrong"
     return "flagged"
+
+
+def _improved(parent: Verdict, child: Verdict) -> bool:
+    """Whether the child is faster by as much as the loop would keep it for: less is noise, or the model's."""
+    gain = speedup(parent, child)
+    return gain is not None and gain >= (MODELLED_GAIN if child.timed is How.MODELLED else MEASURED_GAIN)
 
 
 def _reward_ppm(before: Sequence[Round], parent: Verdict, child: Verdict) -> int:
@@ -94,7 +101,7 @@ def _reward_ppm(before: Sequence[Round], parent: Verdict, child: Verdict) -> int
     """
     if child.status is not Status.PASS or parent.time_us is None or child.time_us is None:
         return 0
-    if child.time_us >= parent.time_us:
+    if not _improved(parent, child):
         return 0
     known = [r.verdict.time_us for r in before if r.verdict.status is Status.PASS and r.verdict.time_us]
     floor = min([_floor_us(parent), *known, child.time_us])

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from rich.console import ConsoleRenderable
 
 
+WIDE = 110
+"""Columns of a terminal on which the whole table fits."""
+
+
 class Screen(Protocol):
     """Where a run's events go."""
 
@@ -218,22 +222,25 @@ class Table:
         from rich.spinner import Spinner
         from rich.text import Text
 
-        return Group(table(self._rounds), Spinner("dots", Text(self._now)) if self._now else Text(""))
+        return Group(
+            table(self._rounds, self._console.width), Spinner("dots", Text(self._now)) if self._now else Text("")
+        )
 
 
-def table(rounds: Sequence[Round]) -> ConsoleRenderable:
-    """Rounds as a table for a terminal."""
+def table(rounds: Sequence[Round], width: int = WIDE) -> ConsoleRenderable:
+    """Rounds as a table for a terminal of `width` columns; a narrow one does without the direction."""
     from rich.table import Table as Drawn
     from rich.text import Text
 
     drawn = Drawn(box=None, pad_edge=False, header_style="bold")
     for name in ("round", "direction", "strategy", "level", "verdict", "start / this", "decision", "cost"):
-        drawn.add_column(name, justify="right" if name in ("round", "start / this") else "left")
+        if name != "direction" or width >= WIDE:
+            drawn.add_column(name, justify="right" if name in ("round", "start / this") else "left", no_wrap=True)
     for done in rounds:
         style = "green" if done.decision == "kept" else "red" if done.verdict.status == "FAIL" else ""
         cells = [
             str(done.n),
-            done.move.direction if done.move else "",
+            *([done.move.direction if done.move else ""] if width >= WIDE else []),
             done.move.strategy if done.move else done.label,
             str(done.reached),
             words.found(done.verdict),

@@ -33,7 +33,8 @@ def go(run: Run, *, rounds: int, as_json: bool, limit_s: float | None) -> None:
     deadline = None if limit_s is None else time.monotonic() + limit_s
 
     def stop() -> bool:
-        return deadline is not None and time.monotonic() >= deadline
+        # Without a baseline there would be nothing to show for the time.
+        return run.next > 0 and deadline is not None and time.monotonic() >= deadline
 
     screen = progress.screen(as_json)
     try:

@@ -111,8 +111,8 @@ def expect(
         if precision != "strict" and native.dtype == "float32" and tolerance is None:
             bound = PUBLISHED["float16"]
         exact = tensors.get(f"exact:{name}")
-        wrong = [tensors[key] for key in sorted(tensors) if key.startswith("disturbed") and key.endswith(f":{name}")]
-        found = _tolerances(native, exact, wrong, bound, longest, precision)
+        moved = [tensors[key] for key in sorted(tensors) if key.startswith("moved") and key.endswith(f":{name}")]
+        found = _tolerances(native, exact, moved, bound, longest, precision)
         if not found[3] and exact is not None:
             notes.append(
                 f"float64 reference of {name} (it differs from the reference's own dtype by more than {bound:g})"
@@ -122,7 +122,7 @@ def expect(
 
 
 def _tolerances(
-    native: Blob, exact: Blob | None, disturbed: list[Blob], bound: float, longest: int, precision: str
+    native: Blob, exact: Blob | None, moved: list[Blob], bound: float, longest: int, precision: str
 ) -> tuple[Real, Real, Real, bool]:
     """Values to compare with, what is allowed, the scale, and whether the float64 reference was used."""
     own = real(native)
@@ -133,7 +133,7 @@ def _tolerances(
         scale = _scale(own)
         return own, bound * scale + ULPS * ulp(_finite(own), native.dtype), scale, False
     growth = 2.0 ** (PRECISION_BITS["strict"] - PRECISION_BITS[precision])
-    kinds = [[np.abs(own - values)], [growth * np.abs(real(blob) - values) for blob in disturbed]]
+    kinds = [[np.abs(own - values)], [growth * np.abs(real(blob)) for blob in moved]]
     share = 2.0 ** -(SIGNIFICANT_BITS[native.dtype] - 1) / 8
     row: Real = np.zeros_like(scale)
     for errors in kinds:

@@ -22,6 +22,8 @@ BLOCK_SHARED_BYTES = 1024
 """Shared memory that the system takes for itself in each program, since compute capability 8.0."""
 L2_USEFUL_SHARE = 0.8
 """Of L2 that holds what is loaded again: stores and other programs' streams pass through it too."""
+WAVE_OVERLAP = 1.5
+"""Waves of programs whose data L2 must hold for one wave to find what the last one loaded: programs drift apart."""
 SM_BYTES_PER_CYCLE = 64
 """What one multiprocessor can draw from L2."""
 MEMORY_INSTRUCTION_CYCLES = 2.0
@@ -54,7 +56,7 @@ TORCH_SHARE = 0.9
 PASSES = {"tf32x3": 3, "bf16x3": 3, "bf16x6": 6}
 """Tensor-core products that make one compensated product."""
 BOUNDS = {"sfu": "fp32", "atomics": "l2"}
-"""Terms that `CaseTime.bound` has no word of its own for."""
+"""What `CaseTime.bound` calls a term that it has no word of its own for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,9 +90,9 @@ def modelled_time(
     totals: dict[str, float] = {"launch": launches * target.launch_s}
     for kernel, _, terms, _ in parts:
         for name, seconds in terms.items():
-            word = BOUNDS.get(name, name)
-            totals[word] = totals.get(word, 0.0) + kernel.launches * seconds
+            totals[name] = totals.get(name, 0.0) + kernel.launches * seconds
     time_s = totals["launch"] + sum(kernel.launches * seconds for kernel, seconds, _, _ in parts)
+    largest = max(totals, key=lambda name: totals[name])
     touched = sum(kernel.launches * _touched_bytes(kernel.facts) for kernel in kernels)
     floor_bytes = touched if compulsory_bytes is None else min(compulsory_bytes, touched)
     timed = CaseTime(
@@ -98,7 +100,7 @@ def modelled_time(
         weight=weight,
         time_us=time_s * 1e6,
         floor_us=floor_bytes / target.dram_bytes_per_s * 1e6,
-        bound=max(totals, key=lambda name: totals[name]) if launches else "unknown",
+        bound=BOUNDS.get(largest, largest) if launches else "unknown",
     )
     breakdown: dict[str, Json] = {
         "time_us": _us(time_s),
@@ -192,17 +194,21 @@ def _traffic(target: Target, facts: Mapping[str, Any], held: Occupancy, programs
     running = min(programs, held.resident * target.multiprocessors)
     l2_useful = target.l2_bytes * L2_USEFUL_SHARE
     past_l2 = past_l1 * _miss(running * footprint, l2_useful)
-    # What other programs have loaded before comes from L2, if all that is loaded fits; else only within a wave.
+    # What other programs on the same multiprocessor have loaded comes from L1 likewise.
+    from_others = (afresh - unique) * _miss(held.resident * footprint, l1_bytes)
+    # What others have loaded anywhere comes from L2 if all that is loaded fits; else within a wave of programs, and
+    # from the wave before where both waves fit.
     shared = 0.0
     wave = _number(facts, "wave_programs")
     if unique > l2_useful and wave:
         waves = max(1.0, programs / wave)
-        shared = max(0.0, min(afresh, waves * _number(facts, "wave_load_bytes")) - unique)
+        a_wave = _number(facts, "wave_load_bytes")
+        shared = max(0.0, min(afresh, waves * a_wave) - unique) * _miss(WAVE_OVERLAP * a_wave, l2_useful)
     spilled = _spilled_bytes(target, facts, programs)
     written = max(_number(facts, "unique_store_bytes"), min(stored, _number(facts, "store_bytes")))
     return {
         "dram_bytes": unique + shared + past_l2 + written,
-        "l2_bytes": afresh + past_l1 + stored + spilled * SPILL_PAST_L1,
+        "l2_bytes": unique + from_others + past_l1 + stored + spilled * SPILL_PAST_L1,
         "l1_bytes": loaded + stored + spilled,
         "requests": _requests(facts, "load") + _requests(facts, "store") + spilled / 4 / target.warp_size,
     }

@@ -19,7 +19,8 @@ from typing import Any
 
 from tilewright.harness.errors import MachineProblem
 from tilewright.harness.judge.correct import Admitted, Checked, Correctness, Prepared, failure_of
-from tilewright.harness.judge.model import CENSUS_LIMIT_S, Modeller, merged
+from tilewright.harness.judge.merge import Mismatch, merged
+from tilewright.harness.judge.model import CENSUS_LIMIT_S, Modeller
 from tilewright.harness.judge.pool import GIB, Pool, processors
 from tilewright.harness.roles import Once
 from tilewright.harness.types import (
@@ -219,9 +220,13 @@ class DeviceJudge:
         chosen = {each["kernel"]: each["index"] for each in seen["autotuned"]}
         job = {**self._modeller.job(task, candidate, case), "op": "census", "chosen": chosen}
         counted, _ = await self._interpret.run(job, limit_s=CENSUS_LIMIT_S)
+        try:
+            kernels = merged(seen, None if "failed" in counted else counted, case.name)
+        except Mismatch:
+            counted = {"failed": "it saw other launches than the device"}
+            kernels = merged(seen, None, case.name)
         if "failed" in counted:
-            return merged(seen, {}, case.name), None, None
-        kernels = merged(seen, counted, case.name)
+            return kernels, None, None
         timed, breakdown = self._modeller.time(kernels, case)
         return kernels, timed, breakdown
 

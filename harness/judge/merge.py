@@ -15,15 +15,19 @@ class Mismatch(ValueError):
     """Compiler and census saw different launches: the launch code hangs on values that nobody computed."""
 
 
-def merged(compiled: Mapping[str, Any], counted: Mapping[str, Any], case: str) -> tuple[KernelFacts, ...]:
+def merged(compiled: Mapping[str, Any], counted: Mapping[str, Any] | None, case: str) -> tuple[KernelFacts, ...]:
     """Facts of one case, one a distinct launch, from the replies of `op_compile` and `op_census`.
 
     Launches are matched in the order in which they were made; operations of torch's own the compiler's reply has
     alone. To the facts of both come `programs`, and `load_requests` and `store_requests`: instructions of a warp that
     access memory, from each source line's bytes and the width the compiler gave that line.
+    Without a census (None or an empty reply) there are the compiler's facts alone.
     Raises Mismatch where the two did not see the same launches.
     """
-    kernels, launches = compiled["kernels"], counted["launches"]
+    kernels = compiled["kernels"]
+    if not counted:
+        return tuple(_facts(entry, [], case) for entry in kernels)
+    launches = counted["launches"]
     order = [i for i in compiled["order"] if not kernels[i]["facts"].get("torch_op")]
     if len(order) != len(counted["order"]):
         raise Mismatch(f"{len(order)} launches were compiled and {len(counted['order'])} counted")
@@ -63,6 +67,6 @@ def _facts(entry: Mapping[str, Any], twins: list[Mapping[str, Any]], case: str) 
 
 def _requests(entry: Mapping[str, Any], twin: Mapping[str, Any], kind: str) -> float:
     """Instructions of a warp: bytes over what one moves. A line without a width of its own accesses single elements."""
-    widths: dict[int, int] = {int(line): bits for line, bits in entry["lines"][kind].items()}
+    widths: dict[int, int] = {int(line): bits for line, bits in entry.get("lines", {}).get(kind, {}).items()}
     sizes: dict[str, float] = twin["lines"][kind]
     return sum(8 * size / (widths.get(int(line), 32) * WARP) for line, size in sizes.items())

@@ -12,6 +12,7 @@ from tilewright.harness.codec import plain
 from tilewright.harness.judge.correct import failure_of
 from tilewright.harness.judge.cost import modelled_time
 from tilewright.harness.judge.inputs import described
+from tilewright.harness.judge.merge import Mismatch, merged
 from tilewright.harness.judge.pool import Pool
 from tilewright.harness.tasks.kernelbench import substitute
 from tilewright.harness.tasks.spec import resolve
@@ -86,17 +87,20 @@ class Modeller:
         counted, _ = await self._interpret.run({**job, "op": "census", "chosen": chosen}, limit_s=CENSUS_LIMIT_S)
         if failed := failure_of(counted, task):
             return Modelled(failure=failed[0], detail=f"case {case.name!r}: {failed[1]}", model={})
-        kernels = merged(compiled, counted, case.name)
-        timed, breakdown = self.time(kernels, case)
+        try:
+            kernels = merged(compiled, counted, case.name)
+        except Mismatch as error:
+            return Modelled(failure=Failure.UNSUPPORTED, detail=f"case {case.name!r}: {error}", model={})
+        timed, breakdown = self.timed(kernels, case)
         return Modelled(
             kernels=kernels,
             times=(timed,),
             model={case.name: breakdown},
             chosen=chosen,
-            not_checked=_unseen(kernels),
+            not_checked=_unseen(kernels, job),
         )
 
-    def time(self, kernels: Sequence[KernelFacts], case: Case) -> tuple[CaseTime, Json]:
+    def timed(self, kernels: Sequence[KernelFacts], case: Case) -> tuple[CaseTime, Json]:
         """The modelled time of one case, and its terms."""
         return modelled_time(self._target, kernels, case=case.name, weight=case.weight)
 
@@ -115,31 +119,11 @@ class Modeller:
         return {**job, "args": described(resolve(task, case))}
 
 
-def merged(compiled: Mapping[str, Any], counted: Mapping[str, Any], case: str) -> tuple[KernelFacts, ...]:
-    """Facts of the compiler joined by those of the census, one a distinct launch, in the order of first launch.
-
-    The census sees the same launches but torch's own operations; those two orders are walked side by side.
-    """
-    counts: dict[int, Mapping[str, Any]] = {}
-    own = [i for i in compiled["order"] if not compiled["kernels"][i]["facts"].get("torch_op")]
-    for index, seen in zip(own, counted.get("order", []), strict=False):
-        entry, launch = compiled["kernels"][index], counted["launches"][seen]
-        if launch["kernel"] == entry["kernel"] and list(launch["grid"]) == list(entry["grid"]):
-            counts.setdefault(index, launch["counts"])
-    return tuple(
-        KernelFacts(
-            kernel=entry["kernel"],
-            case=case,
-            grid=(int(entry["grid"][0]), int(entry["grid"][1]), int(entry["grid"][2])),
-            launches=int(entry["launches"]),
-            facts={**entry["facts"], **counts.get(index, {})},
-            digest=entry["digest"],
-        )
-        for index, entry in enumerate(compiled["kernels"])
-    )
-
-
-def _unseen(kernels: Sequence[KernelFacts]) -> tuple[str, ...]:
+def _unseen(kernels: Sequence[KernelFacts], job: Mapping[str, Any]) -> tuple[str, ...]:
     """What the interpreter cannot show of these kernels."""
-    precisions = {str(kernel.facts.get("dot_precision", "")) for kernel in kernels}
-    return ("tf32 rounding (operands were truncated instead)",) if precisions & {"tf32", "tf32x3"} else ()
+    notes = []
+    if {str(kernel.facts.get("dot_precision", "")) for kernel in kernels} & {"tf32", "tf32x3"}:
+        notes.append("tf32 rounding (operands were truncated instead)")
+    if any(arg.get("tensor", {}).get("dtype") == "bfloat16" for arg in job["args"]):
+        notes.append("bf16 rounding (every operation was rounded to nearest instead)")
+    return tuple(notes)

@@ -12,12 +12,12 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from importlib.metadata import version
 
 from tilewright.harness.errors import TaskProblem
 from tilewright.harness.judge.correct import Admitted, Checked, Correctness
 from tilewright.harness.judge.model import Modelled, Modeller
 from tilewright.harness.judge.pool import Pool, processors
+from tilewright.harness.judge.said import contract_of, trial_of, verdict_of, versions_of
 from tilewright.harness.roles import Once
 from tilewright.harness.types import (
     Candidate,
@@ -84,9 +84,11 @@ class InterpreterJudge:
             if look.checked.status is Status.PASS:
                 break
         chosen = self._chosen(order, looks, distinct)
+        verdict = self._verdict(found[chosen], looks.get(chosen), admitted)
+        assert verdict is not None  # whoever was not looked at is never chosen
         return Judged(
             candidate=distinct[chosen],
-            verdict=self._verdict(found[chosen], looks.get(chosen), admitted),
+            verdict=verdict,
             proof=self._proof(task, distinct[chosen], found[chosen], looks.get(chosen), admitted),
             trials=tuple(self._trial(c, found[c.digest], looks.get(c.digest), admitted) for c in distinct.values()),
         )
@@ -111,38 +113,21 @@ class InterpreterJudge:
 
     # --- what is said about it ---------------------------------------------------------------------------
 
-    def _verdict(self, model: Modelled, look: Look | None, admitted: Admitted) -> Verdict:
+    def _verdict(self, model: Modelled, look: Look | None, admitted: Admitted) -> Verdict | None:
+        """None where it was compiled and modelled, but not looked at."""
         if model.failure is not None:
             return Verdict(status=Status.FAIL, failure=model.failure, detail=model.detail)
-        assert look is not None
-        checked = look.checked
-        if checked.status is not Status.PASS:
-            return Verdict(
-                status=checked.status, failure=checked.failure, detail=checked.detail, correct=How.INTERPRETER
-            )
-        weak = admitted.weaknesses
-        return Verdict(
-            status=Status.TASK_WEAK if weak else Status.PASS,
-            detail=f"the task would also accept {'; '.join(weak)}" if weak else "",
-            correct=How.INTERPRETER,
-            timed=How.MODELLED,
-            times=model.times,
-        )
+        if look is None:
+            return None
+        return verdict_of(look.checked, admitted, correct=How.INTERPRETER, timed=How.MODELLED, times=model.times)
 
     def _trial(self, candidate: Candidate, model: Modelled, look: Look | None, admitted: Admitted) -> Trial:
-        if model.failure is None and look is None:
-            return Trial(candidate=candidate.digest, label=candidate.label, status=None, time_us=model.time_us)
-        verdict = self._verdict(model, look, admitted)
-        return Trial(
-            candidate=candidate.digest,
-            label=candidate.label,
-            status=verdict.status,
-            failure=verdict.failure,
-            detail=verdict.detail,
-            time_us=model.time_us if model.failure is None else None,
-        )
+        time_us = model.time_us if model.failure is None else None
+        return trial_of(candidate, self._verdict(model, look, admitted), time_us)
 
-    def _proof(self, task: Task, candidate: Candidate, model: Modelled, look: Look | None, admitted: Admitted) -> Proof:
+    def _proof(
+        self, task: Task, candidate: Candidate, model: Modelled, look: Look | None, admitted: Admitted
+    ) -> Proof:
         unseen = [*NEVER_CHECKED, *model.not_checked, *admitted.notes]
         unseen += look.checked.not_checked if look else ["results"]
         return Proof(
@@ -150,19 +135,11 @@ class InterpreterJudge:
             task=task.digest,
             target=self._target.name,
             kernels=model.kernels,
-            contract={
-                "rule": "every element, float64 reference: docs/verdicts.md",
-                "precision": task.precision,
-                "tolerance": task.tolerance,
-                "seeds": list(self._seeds),
-                "distributions": ["as the task gives"],
-                "checks": [case.name for case in task.checks],
-                "weaknesses": list(admitted.weaknesses),
-            },
+            contract=contract_of(task, task.checks, self._seeds, admitted),
             errors=dict(look.checked.errors) if look else None,
             model=model.model,
             not_checked=tuple(dict.fromkeys(unseen)),
-            versions={**self._compile.versions, "tilewright": version("tilewright")},
+            versions=versions_of(self._compile),
             confinement="L0",
             judged_s=model.seconds + (look.seconds if look else 0.0),
         )

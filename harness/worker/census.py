@@ -72,7 +72,7 @@ class Program:
         self.lines[kind, line] += size
         sectors = np.unique(addresses.ravel().astype(np.int64) // SECTOR_BYTES)
         self.counts[f"{kind}_sector_bytes"] += sectors.size * SECTOR_BYTES * self.weight
-        key = (kind, _region(regions, int(sectors[0]) * SECTOR_BYTES + SECTOR_BYTES - 1))
+        key = (kind, _region(regions, int(addresses.flat[0])))
         known = self.touched.get(key)
         if known is None:
             fresh = sectors
@@ -104,7 +104,7 @@ class Program:
 
 def _region(regions: Sequence[Region], address: int) -> int:
     for i, region in enumerate(regions):
-        if region.start <= address < region.end + SECTOR_BYTES:
+        if region.start <= address < region.end:
             return i
     return -1
 

@@ -10,6 +10,8 @@ from typing import Any
 from triton.runtime.autotuner import Autotuner
 from triton.runtime.jit import JITFunction
 
+from tilewright.harness.worker.facts import line_bits
+
 
 @dataclass(slots=True)
 class Launched:
@@ -30,7 +32,8 @@ class Launched:
                 index[key] = len(kernels)
                 facts, digest = facts_of(kernel)
                 name = kernel.src.fn.__name__
-                kernels.append({"kernel": name, "grid": list(grid), "launches": 0, "facts": facts, "digest": digest})
+                entry = {"kernel": name, "grid": list(grid), "launches": 0, "facts": facts, "digest": digest}
+                kernels.append({**entry, "lines": line_bits(kernel.asm["ptx"], kernel.asm["ttir"])})
             kernels[index[key]]["launches"] += 1
             order.append(index[key])
         return kernels, order

@@ -4,8 +4,8 @@ Job: kind, task_source, args, mutates, seed, precision, target, `on_device` (a G
 the arguments' values. A KernelBench job carries none: its file makes the inputs, the weights and Model's arguments
 from the seed, and all of them are in the reply.
 Reply: `exact` (`float64`, or `native` with `exact_note`), `disturbed` (how many runs), `mutated` (arguments that the
-reference overwrites), `track` (state that it changes); tensors `native:NAME`, `exact:NAME`, `disturbed0:NAME`…,
-`lower:NAME`, where NAME is `out0`…, `mutated:ARG` or `state:NAME`. KernelBench adds `args`, `init` and tensors
+reference overwrites), `track` (state that it changes); tensors `native:NAME`, `exact:NAME`, `moved0:NAME`… (by how
+much each disturbed run moved the result), and where the job says `lower`, `lower:NAME`; NAME is `out0`…, `mutated:ARG` or `state:NAME`. KernelBench adds `args`, `init` and tensors
 `in0`…, `state:NAME`.
 """
 
@@ -166,7 +166,7 @@ def _runs(reference: Reference, precision: str) -> tuple[dict[str, Any], dict[st
         weights = {name: disturbed(value, generator) for name, value in wide_state.items()}
         values, _ = _wide(reference, args, weights, native)
         if values is not None:
-            out |= {f"disturbed{run}:{name}": tensors.to_blob(value) for name, value in values.items()}
+            out |= {f"moved{run}:{name}": _moved(values[name], exact[name]) for name in values}
             reply["disturbed"] = run + 1
     return reply, {**out, **_lower(reference, precision, native)}
 

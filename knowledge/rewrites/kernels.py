@@ -144,7 +144,7 @@ def following(source: Source, node: cst.CSTNode) -> list[cst.CSTNode]:
     for around in source.ancestors(node):
         if isinstance(around, cst.IndentedBlock | cst.SimpleStatementLine):
             body = list(around.body)
-            found += body[body.index(at) + 1 :]  # type: ignore[arg-type]  # `at` is one of them
+            found += body[body.index(at) + 1 :]
         if isinstance(around, cst.For):
             found += around.body.body
         if isinstance(around, cst.FunctionDef):

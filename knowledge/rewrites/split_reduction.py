@@ -140,6 +140,8 @@ def _plan(source: Source, kernel: Kernel) -> Plan:
             pointer = fresh(taken, f"{name}_parts_ptr")
             taken.add(pointer)
             parts.append(Part(combined, extents, kept, pointer))
+        elif combined is not None:
+            continue  # nothing reads it: every part may have its own
         elif step is not None:
             moves.append((name, step))
         elif exposed(loop.node.body.body, name)[0]:

@@ -116,6 +116,16 @@ def test_a_wrong_candidate_is_a_no(folder: Path) -> None:
     assert "Traceback" not in said.stdout + said.stderr
 
 
+def test_a_time_limit_leaves_a_judged_baseline_and_a_way_to_go_on(folder: Path) -> None:
+    said = tilewright(
+        folder, "optimize", "rows.py", "--rounds", "3", "--run", "limited", "--time-limit", "0", *MODELLED
+    )
+    assert said.returncode == 0
+    assert "round 0: start: PASS" in said.stdout
+    assert "the time limit is reached; go on with `tilewright resume" in said.stdout
+    assert "round 1" not in said.stdout
+
+
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_stopped_run_says_how_to_go_on_and_does(folder: Path, number: signal.Signals) -> None:
     run = f"stopped-{number.name}"

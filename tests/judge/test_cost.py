@@ -226,6 +226,19 @@ def test_a_row_read_again_costs_memory_only_when_the_caches_cannot_hold_it() -> 
     assert large > 1.8
 
 
+def test_weights_that_all_rows_share_cost_l2_next_to_nothing() -> None:
+    def row(weights: int) -> float:
+        size = 4096 * (16384 + weights)
+        shared = {"load_bytes": size, "load_sector_bytes": size, "load_requests": size // 512, "num_warps": 8}
+        breakdown = modelled_time(H200, [kernel(**shared)], case="c")[1]
+        assert isinstance(breakdown["kernels"], list)
+        found: float = breakdown["kernels"][0]["terms_us"]["l2"]
+        return found
+
+    assert row(8192) == row(0)
+    assert row(1 << 20) > 10 * row(0)
+
+
 def test_what_a_wave_shares_is_loaded_from_memory_once_for_it() -> None:
     def grouped(wave_bytes: int) -> float:
         size = 17 << 30
@@ -348,6 +361,11 @@ def test_launches_are_joined_in_order_past_torchs_own() -> None:
     assert (one.facts["load_requests"], one.facts["store_requests"]) == (round(5120 / 512 + 64 / 128), 8)
     assert last.facts["load_rounds"] == 1.5
     assert "load_bytes" not in other.facts
+
+
+def test_without_a_census_there_are_the_compilers_facts_alone() -> None:
+    (one,) = merged(compiled(("a", 4), order=[0, 0]), {}, "case")
+    assert (one.launches, dict(one.facts)) == (2, {"registers": 20, "programs": 4})
 
 
 def test_launches_that_compile_alike_share_the_mean_of_their_counts() -> None:

@@ -32,8 +32,8 @@ def floats(*shape: int, dtype: str = "float32") -> dict[str, Any]:
 
 
 def arguments(name: str, rows: int, columns: int) -> list[Any]:
-    x, w = floats(rows, columns), floats(columns)
-    return {"softmax_passes": [x], "instance_stats": [x], "layer_norm_loops": [x, w, w, 1e-5]}[name]
+    more = [floats(columns), floats(columns), 1e-5] if name == "layer_norm_loops" else []
+    return [floats(rows, columns), *more]
 
 
 OWN = ("softmax_passes", "layer_norm_loops", "instance_stats")
@@ -200,7 +200,12 @@ NEAR: dict[str, tuple[str, str, str, str]] = {
         "        yblk = xblk\n        if tl.max(xblk, axis=0) > 0:\n            yblk = xblk * 2\n",
         "branch depends",
     ),
-    "a count of blocks": ("layer_norm_loops", "        _mean += a\n", "        _mean += a\n        mean += 1\n", "`mean`"),
+    "a count of blocks": (
+        "layer_norm_loops",
+        "        _mean += a\n",
+        "        _mean += a\n        mean += 1\n",
+        "`mean`",
+    ),
     "a sum of the blocks' maxima": (
         "softmax_passes",
         "        d = d * tl.exp(m - new_m) + tl.sum(tl.exp(xblk - new_m), axis=0)\n",
@@ -238,7 +243,8 @@ NEAR: dict[str, tuple[str, str, str, str]] = {
         "    tl.store(Rstd + row, rstd)\n    tl.store(Y + tl.arange(0, BLOCK_SIZE), _var)\n",
         "place within the block",
     ),
-    "another mask": ("softmax_passes", 
+    "another mask": (
+        "softmax_passes",
         "        mask = idx < n_cols\n        xblk = tl.load(\n",
         "        mask = idx < n_cols - 1\n        xblk = tl.load(\n",
         "masked differently",
@@ -268,7 +274,7 @@ NEAR: dict[str, tuple[str, str, str, str]] = {
         "plain expression",
     ),
     "arguments out of sight": ("layer_norm_loops", "self.eps, BLOCK", "*self.rest, BLOCK", "cannot be read"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("near", NEAR)

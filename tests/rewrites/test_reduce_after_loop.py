@@ -6,8 +6,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
-import liger_kernel.ops.grpo_loss
 import liger_kernel.ops.group_norm
+import liger_kernel.ops.grpo_loss
 import liger_kernel.ops.kl_div
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -89,12 +89,14 @@ LIGER: dict[str, tuple[str, str, list[Any]]] = {
     ),
     "grpo_loss": (
         liger_kernel.ops.grpo_loss.__file__,
-        "def launch(x, ids):\n"
-        "    out = torch.zeros(x.shape[0], x.shape[1] - 1)\n"
-        "    _selective_log_softmax_kernel[(x.shape[0], x.shape[1] - 1)](\n"
-        "        x, ids, out, None, 0.9, x.stride(0), ids.stride(0), 1, x.shape[1] - 1, x.shape[2], BLOCK_N=64\n"
-        "    )\n"
-        "    return out\n",
+        (
+            "def launch(x, ids):\n"
+            "    out = torch.zeros(x.shape[0], x.shape[1] - 1)\n"
+            "    _selective_log_softmax_kernel[(x.shape[0], x.shape[1] - 1)](\n"
+            "        x, ids, out, None, 0.9, ids.stride(0), 1, 0, 0, x.shape[1] - 1, x.shape[2], BLOCK_N=64\n"
+            "    )\n"
+            "    return out\n"
+        ),
         [floats(2, 4, 300), {"shape": [2, 3], "dtype": "int64", "high": 300}],
     ),
 }
@@ -136,7 +138,12 @@ NEAR: dict[str, tuple[str, str, str, str]] = {
         "        tl.store(sum_ptr + start, total)\n",
         "total",
     ),
-    "a sum that is scaled in the loop": ("row_sums", "total += tl.sum(x, axis=0)", "total = total * 0.5 + tl.sum(x, axis=0)", "total"),
+    "a sum that is scaled in the loop": (
+        "row_sums",
+        "total += tl.sum(x, axis=0)",
+        "total = total * 0.5 + tl.sum(x, axis=0)",
+        "total",
+    ),
     "a maximum of integers": ("row_sums", 'top = -float("inf")', "top = 0", "top"),
     "a tile whose shape is not known": ("row_sums", "tl.sum(x, axis=0)", "tl.sum(unknown(x), axis=0)", "total"),
     "a start of an unknown type": ("row_sums", "    total = 0.0\n", "    total = tl.load(sum_ptr + row)\n", "total"),
@@ -149,7 +156,7 @@ NEAR: dict[str, tuple[str, str, str, str]] = {
     "another function in the correction": ("softmax_flash", "alpha = tl.exp(", "alpha = tl.exp2(", "l_i"),
     "another value in the correction": ("softmax_flash", "p = tl.exp(logits -", "p = tl.exp(logits * 2 -", "l_i"),
     "a softmax that goes on": ("softmax_flash", "l_i = 0.0", "l_i = 1.0", "l_i"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("near", NEAR)

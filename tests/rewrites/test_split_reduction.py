@@ -133,8 +133,18 @@ NEAR: dict[str, tuple[str, str, str, str]] = {
         "        total += tl.sum(x, axis=0)\n        tl.store(x_ptr + cols, x, mask=mask)\n",
         "store stands before",
     ),
-    "a running value that another one uses": ("row_sums", "power = power + tl.sum(square(x))", "power = power + total", "`total`"),
-    "a value of the last round": ("row_sums", "tl.store(top_ptr + row, top)", "tl.store(top_ptr + row, tl.max(x))", "last round"),
+    "a running value that another one uses": (
+        "row_sums",
+        "power = power + tl.sum(square(x))",
+        "power = power + total",
+        "`total`",
+    ),
+    "a value of the last round": (
+        "row_sums",
+        "tl.store(top_ptr + row, top)",
+        "tl.store(top_ptr + row, tl.max(x))",
+        "last round",
+    ),
     "a product": ("row_sums", "total += tl.sum(x, axis=0)", "total *= tl.sum(x, axis=0)", "more than a sum"),
     "a start that would count in every part": ("row_sums", "total = 0.0", "total = 1.0", "does not start"),
     "a maximum that starts at zero": ("row_sums", 'top = -float("inf")', "top = 0.0", "does not start"),
@@ -156,11 +166,21 @@ NEAR: dict[str, tuple[str, str, str, str]] = {
         "    for i in range(3):\n        total += 1.0\n    tl.store(sum_ptr + row, total / n)\n",
         "exactly one loop",
     ),
-    "heuristics": ("row_sums", "@triton.jit\ndef row_stats", '@triton.heuristics({"BLOCK": lambda a: 64})\n@triton.jit\ndef row_stats', "heuristics"),
+    "heuristics": (
+        "row_sums",
+        "@triton.jit\ndef row_stats",
+        '@triton.heuristics({"BLOCK": lambda a: 64})\n@triton.jit\ndef row_stats',
+        "heuristics",
+    ),
     "a loop that does not start at its start": ("column_sum", "range(0, n_rows", "range(pid, n_rows", "run from 0"),
     "a grid out of sight": ("row_sums", "row_stats[(rows,)]", "row_stats[grid_of(x)]", "grid cannot be read"),
-    "a tuner that does more": ("matmul_tuned", '    key=["M", "N", "K"],\n', '    key=["M"],\n    reset_to_zero=["c_ptr"],\n', "tuner"),
-}  # fmt: skip
+    "a tuner that does more": (
+        "matmul_tuned",
+        '    key=["M", "N", "K"],\n',
+        '    key=["M"],\n    reset_to_zero=["c_ptr"],\n',
+        "tuner",
+    ),
+}
 
 
 @pytest.mark.parametrize("near", NEAR)

@@ -371,10 +371,11 @@ def test_whatever_is_done_and_wherever_it_is_killed_every_finished_round_stays(
                             (path / f".git/tilewright/wip/{n}.jsonl").write_bytes(wip)
                             if how == "committed":
                                 (path / f"rounds/00/{n:04d}/round.json").unlink()
-                                (path / f".git/{MAIN}.lock").touch()
                                 if stale is not None and best:
                                     (path / "candidate.py").write_bytes(stale)
                                     Store(path).point(BEST, best)
+                                for name in (MAIN, BEST, "HEAD"):
+                                    (path / f".git/{name}.lock").touch()
                         os.kill(os.getpid(), signal.SIGKILL)
 
                 assert in_child(die) is None

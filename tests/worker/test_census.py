@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tilewright.harness.judge.pool import Pool
-from tilewright.harness.worker.census import Census, Program, sample_programs, wave_bytes
+from tilewright.harness.worker.census import Census, Program, Region, sample_programs, wave_bytes
 from tilewright.harness.worker.wire import Blob
 from tilewright.knowledge.targets import target
 
@@ -207,6 +207,13 @@ def test_an_order_of_programs_that_shares_more_shows_in_what_a_wave_loads(counte
     assert rows["counts"]["wave_load_bytes"] == pytest.approx(66.5 * tile_row, rel=0.35)
     assert grouped["counts"]["wave_load_bytes"] == pytest.approx(24.5 * tile_row, rel=0.5)
     assert grouped["counts"]["wave_load_bytes"] < 0.7 * rows["counts"]["wave_load_bytes"]
+
+
+def test_tensors_that_lie_side_by_side_in_memory_are_told_apart() -> None:
+    regions = [Region(0, 4096, 4096), Region(4096, 8192, 4096)]
+    program = Program()
+    program.access("load", np.arange(4096, 4096 + 64, 4, dtype=np.uint64), 4, regions, 1)
+    assert dict(program.first) == {("load", 1): 64}
 
 
 def test_a_strided_walk_touches_a_sector_an_element(counted: Counted) -> None:
