@@ -247,7 +247,7 @@ def compare(path: Path, calm: Path, seen: list[Seen], log: Path | None = None) -
     unsound = bool(wrong)
     final = [e.sha for e in Store(path).log(MAIN)]
     rewritten = sum(final[: len(kill.shas)] != kill.shas for kill in seen)
-    ours, theirs = decisions(path), decisions(calm)
+    ours, theirs = (decisions(at, own_path=log is None) for at in (path, calm))
     pairs = list(itertools.zip_longest(ours, theirs, fillvalue={}))
     differing = sum(a != b for a, b in pairs)
     wrong += [f"round {n} differs in {', '.join(differ(a, b))}" for n, (a, b) in enumerate(pairs) if a != b]
@@ -264,12 +264,20 @@ def compare(path: Path, calm: Path, seen: list[Seen], log: Path | None = None) -
     )
 
 
-def decisions(path: Path) -> list[dict[str, Any]]:
-    """What was decided in each round, without what the clock had a say in."""
+def decisions(path: Path, *, own_path: bool) -> list[dict[str, Any]]:
+    """What was decided in each round, without what the clock had a say in.
+
+    `own_path`: also without what names the run itself (hashes of questions and of sets of observations): two real
+    runs differ in these by where they are and when they began.
+    """
     with Run.open(path, write=False) as run:
         rounds = [codec.plain(done) for done in run.rounds]
     for done in rounds:
         del done["cost"]
+        if own_path:
+            del done["evidence"]
+            if done["choice"]:
+                del done["choice"]["terms"]
     return rounds
 
 

@@ -158,20 +158,23 @@ class Correctness:
         notes = tuple(f"configurations of {each['kernel']} other than {each['config']}" for each in tuned)
         return Checked(status=Status.PASS, errors=errors, not_checked=notes)
 
-    async def prepare(self, task: Task, case: Case, seed: int) -> Prepared:
-        """The inputs of a case under a seed and what must come of them. Raises TaskProblem where nothing can."""
+    async def prepare(self, task: Task, case: Case, seed: int, *, lower: bool = True) -> Prepared:
+        """The inputs of a case under a seed and what must come of them. Raises TaskProblem where nothing can.
+
+        `lower` asks for the run in lower precision as well, which only `admit` needs: large cases go without.
+        """
         key = (task.digest, case.name, seed)
         if key not in self._prepared:
             while len(self._prepared) >= KEPT_CONTRACTS:
                 self._prepared.pop(next(iter(self._prepared)))
-            self._prepared[key] = asyncio.create_task(self._prepare(task, case, seed))
+            self._prepared[key] = asyncio.create_task(self._prepare(task, case, seed, lower))
         try:
             return await asyncio.shield(self._prepared[key])
         except Exception:
             self._prepared.pop(key, None)
             raise
 
-    async def _prepare(self, task: Task, case: Case, seed: int) -> Prepared:
+    async def _prepare(self, task: Task, case: Case, seed: int, lower: bool) -> Prepared:
         job: dict[str, Any] = {
             "op": "reference",
             "kind": task.kind,
@@ -182,6 +185,7 @@ class Correctness:
             "case": case.name,
             "target": self._target,
             "on_device": self._on_device,
+            "lower": lower,
         }
         inputs: dict[str, Blob] = {}
         if task.kind == "kernelbench":

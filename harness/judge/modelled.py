@@ -125,9 +125,7 @@ class InterpreterJudge:
         time_us = model.time_us if model.failure is None else None
         return trial_of(candidate, self._verdict(model, look, admitted), time_us)
 
-    def _proof(
-        self, task: Task, candidate: Candidate, model: Modelled, look: Look | None, admitted: Admitted
-    ) -> Proof:
+    def _proof(self, task: Task, candidate: Candidate, model: Modelled, look: Look | None, admitted: Admitted) -> Proof:
         unseen = [*NEVER_CHECKED, *model.not_checked, *admitted.notes]
         unseen += look.checked.not_checked if look else ["results"]
         return Proof(

@@ -10,9 +10,7 @@ from tilewright.harness.judge.pool import Pool
 from tilewright.harness.types import Candidate, Case, CaseTime, How, Json, Status, Task, Trial, Verdict
 
 
-def verdict_of(
-    checked: Checked, admitted: Admitted, *, correct: How, timed: How, times: Sequence[CaseTime]
-) -> Verdict:
+def verdict_of(checked: Checked, admitted: Admitted, *, correct: How, timed: How, times: Sequence[CaseTime]) -> Verdict:
     """The verdict on a candidate whose results were compared. Times count for right candidates alone."""
     if checked.status is not Status.PASS:
         return Verdict(status=checked.status, failure=checked.failure, detail=checked.detail, correct=correct)

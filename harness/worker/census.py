@@ -22,6 +22,7 @@ SECTOR_BYTES = 32
 """What DRAM and L2 hand out at the least on every target that we know."""
 ACCESSES_PER_PROGRAM = 200_000
 """More than any kernel makes when its long loops are sampled: the program waits for something."""
+ACCESS_WORK = 15_000
 QUANTILES = (0.125, 0.375, 0.625, 0.875)
 """Which of the inner programs are run, by rank: right on average for work that grows along the grid."""
 
@@ -56,6 +57,8 @@ class Program:
     skipped: bool = False
     """Some iterations were not run, so that the addresses seen do not span all that are touched."""
     accesses: int = 0
+    work: int = 0
+    """What running it has cost, in elements handled: an access costs as much as `ACCESS_WORK` of them besides."""
     _round: set[Hashable] = field(default_factory=set)
 
     def access(
@@ -65,6 +68,7 @@ class Program:
         self.accesses += 1
         if self.accesses > ACCESSES_PER_PROGRAM:
             raise Failed("unsupported", "a program reads memory without end: it waits for another program")
+        self.work += ACCESS_WORK + addresses.size
         if addresses.size == 0:
             return
         size = float(addresses.size * item_bytes) * self.weight
@@ -236,13 +240,14 @@ def _classes(seen: int, drawn: int, most: int) -> float:
 
 
 def wave_programs(grid: Grid, wave: int) -> list[Grid]:
-    """A few programs drawn (always the same) from a wave in the middle of the launch; none if it is all one wave."""
+    """A few programs drawn (always the same) from a wave in the middle of the launch; none if it is all one wave
+    or a wave is not worth drawing from."""
     total = math.prod(grid)
-    if total <= wave:
+    if total <= wave or wave < WAVE_DRAWS:
         return []
     draw = np.random.default_rng(total)
     start = (total - wave) // 2
-    return [_unravel(start + int(i), grid) for i in draw.integers(0, wave, WAVE_DRAWS)]
+    return [_unravel(start + int(i), grid) for i in draw.choice(wave, WAVE_DRAWS, replace=False)]
 
 
 def _accumulate(into: dict[Any, float], items: Iterable[tuple[Any, float]], share: float) -> None:

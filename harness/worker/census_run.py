@@ -11,7 +11,6 @@ import builtins
 import inspect
 import math
 import operator
-import time
 import warnings
 from collections.abc import Hashable, Iterator
 from typing import Any
@@ -27,8 +26,8 @@ from tilewright.harness.worker.redirect import on_cpu
 
 LOOP_ITERATIONS = 8
 """Loops of up to this many iterations run all of them."""
-LAUNCH_BUDGET_S = 1.0
-"""No further program of a launch is begun after this long."""
+LAUNCH_WORK = 50_000_000
+"""No further program of a launch is begun after so much work: about a second. Not a time, so that counts repeat."""
 PROGRAMS_AT_LEAST = 3
 CROWDED_SHARE = 0.5
 """Loading more than this share of L2, it matters which programs run at a time."""
@@ -107,20 +106,23 @@ def _run(fn: Any, given: dict[str, Any], grid: tuple[int, int, int]) -> Census:
     census = Census(grid, STATE.regions)
     builder = _interpreter.interpreter_builder
     builder.set_grid_dim(*grid)
-    began = time.monotonic()
     if math.prod(grid) > 0:
         for sample in sample_programs(grid):
-            if len(census.programs) >= PROGRAMS_AT_LEAST and time.monotonic() - began > LAUNCH_BUDGET_S:
+            if len(census.programs) >= PROGRAMS_AT_LEAST and _work(census) > LAUNCH_WORK:
                 break
             builder.set_grid_idx(*sample.index)
             STATE.program = Program()
             fn(**given)
             census.programs.append((sample, STATE.program))
-    _probe_wave(census, fn, given, began)
+    _probe_wave(census, fn, given)
     return census
 
 
-def _probe_wave(census: Census, fn: Any, given: dict[str, Any], began: float) -> None:
+def _work(census: Census) -> int:
+    return sum(program.work for _, program in census.programs)
+
+
+def _probe_wave(census: Census, fn: Any, given: dict[str, Any]) -> None:
     """Where programs load the same and it cannot all stay in L2: what a wave of them loads."""
     if not STATE.l2_bytes or not census.programs:
         return
@@ -131,7 +133,7 @@ def _probe_wave(census: Census, fn: Any, given: dict[str, Any], began: float) ->
         return
     programs: list[Program] = []
     for index in wave_programs(census.grid, STATE.multiprocessors):
-        if time.monotonic() - began > 2 * LAUNCH_BUDGET_S:
+        if _work(census) + sum(program.work for program in programs) > 2 * LAUNCH_WORK:
             break
         _interpreter.interpreter_builder.set_grid_idx(*index)
         STATE.program = Program()

@@ -3,10 +3,10 @@
 Job: kind, task_source, args, mutates, seed, precision, target, `on_device` (a GPU is here: use it); the tensors are
 the arguments' values. A KernelBench job carries none: its file makes the inputs, the weights and Model's arguments
 from the seed, and all of them are in the reply.
-Reply: `exact` (`float64`, or `native` with `exact_note`), `disturbed` (how many runs), `mutated` (arguments that the
-reference overwrites), `track` (state that it changes); tensors `native:NAME`, `exact:NAME`, `moved0:NAME`… (by how
-much each disturbed run moved the result), and where the job says `lower`, `lower:NAME`; NAME is `out0`…, `mutated:ARG` or `state:NAME`. KernelBench adds `args`, `init` and tensors
-`in0`…, `state:NAME`.
+Reply: `exact` (`float64`, or `native` with `exact_note`), `mutated` (arguments that the reference overwrites), `track`
+(state that it changes); tensors `native:NAME`, `exact:NAME`, `moved0:NAME`… (by how much each disturbed run moved the
+result) and, where the job says `lower`, `lower:NAME`. NAME is `out0`…, `mutated:ARG` or `state:NAME`. KernelBench adds
+`args`, `init` and tensors `in0`…, `state:NAME`.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def handle(job: dict[str, Any], given: dict[str, Blob]) -> tuple[dict[str, Any],
             reference, reply, extra = _module(job, module)
         else:
             reference = _function(job, module, given)
-        results, out = _runs(reference, job.get("precision", "strict"))
+        results, out = _runs(reference, job["precision"] if job.get("lower") else None)
         return {**reply, **results}, {**extra, **out}
 
 
@@ -134,7 +134,7 @@ def _blamed(do: Callable[[], Any]) -> Any:
 # --- the runs ---------------------------------------------------------------------------------------------
 
 
-def _runs(reference: Reference, precision: str) -> tuple[dict[str, Any], dict[str, Blob]]:
+def _runs(reference: Reference, lower: str | None) -> tuple[dict[str, Any], dict[str, Blob]]:
     before = {name: tensors.to_blob(reference.args[name]) for name in reference.mutates}
     native = _once(reference, reference.args, reference.state)
     if not native:
@@ -151,13 +151,13 @@ def _runs(reference: Reference, precision: str) -> tuple[dict[str, Any], dict[st
     native = {name: value for name, value in native.items() if name in kept}
     if not native:
         raise Failed("task", "the reference returned nothing and overwrites nothing: there is nothing to compare")
-    reply: dict[str, Any] = {"mutated": mutated, "track": track, "exact": "float64", "disturbed": 0}
+    reply: dict[str, Any] = {"mutated": mutated, "track": track, "exact": "float64"}
     out = {f"native:{name}": tensors.to_blob(value) for name, value in native.items()}
     wide_args = {name: to_float64(value) for name, value in reference.args.items()}
     wide_state = {name: to_float64(value) for name, value in reference.state.items()}
     exact, note = _wide(reference, wide_args, wide_state, native)
     if exact is None:
-        return {**reply, "exact": "native", "exact_note": note}, {**out, **_lower(reference, precision, native)}
+        return {**reply, "exact": "native", "exact_note": note}, {**out, **_lower(reference, lower, native)}
     out |= {f"exact:{name}": tensors.to_blob(value) for name, value in exact.items()}
     generator = torch.Generator().manual_seed(reference.seed)
     elements = sum(value.numel() for value in native.values())
@@ -167,8 +167,7 @@ def _runs(reference: Reference, precision: str) -> tuple[dict[str, Any], dict[st
         values, _ = _wide(reference, args, weights, native)
         if values is not None:
             out |= {f"moved{run}:{name}": _moved(values[name], exact[name]) for name in values}
-            reply["disturbed"] = run + 1
-    return reply, {**out, **_lower(reference, precision, native)}
+    return reply, {**out, **_lower(reference, lower, native)}
 
 
 def _once(
@@ -208,11 +207,16 @@ def _wide(
     return {name: found[name] for name in native}, ""
 
 
-def _lower(reference: Reference, precision: str, native: Mapping[str, torch.Tensor]) -> dict[str, Blob]:
+def _moved(disturbed_: torch.Tensor, exact: torch.Tensor) -> Blob:
+    """By how much a result moved, as float32: an error's size needs no more."""
+    return tensors.to_blob((disturbed_.double() - exact.double()).float())
+
+
+def _lower(reference: Reference, precision: str | None, native: Mapping[str, torch.Tensor]) -> dict[str, Blob]:
     """The results with inputs and outputs rounded to the next lower format: what must not pass."""
     values = [*reference.args.values(), *reference.state.values(), *native.values()]
     floats = [v.dtype for v in values if isinstance(v, torch.Tensor) and v.dtype.is_floating_point]
-    if not floats:
+    if precision is None or not floats:
         return {}
     bits = min(lower_bits(dtype, precision) for dtype in floats)
     args = {name: quantised(value, bits) for name, value in reference.args.items()}

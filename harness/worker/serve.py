@@ -215,9 +215,11 @@ def _answer(sock: socket.socket) -> None:
             reply, out = module.converse(job, tensors, _Conversation(sock))
         else:
             reply, out = module.handle(job, tensors)
+        frame = wire.encode(reply, out)
     except BaseException as error:
-        reply, out = reply_for(error), {}
-    wire.send(sock, reply, out)
+        frame = wire.encode(reply_for(error))
+    for part in frame:
+        sock.sendall(part)
 
 
 class _Conversation:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import libcst as cst
 
-from tilewright.knowledge.rewrites.bindings import entries
+from tilewright.knowledge.rewrites.bindings import definition, entries
 from tilewright.knowledge.rewrites.launches import Kernel, Launch
 from tilewright.knowledge.rewrites.source import Patch, Source, dotted, patched, walk
 
@@ -92,6 +92,20 @@ def pure(node: cst.BaseExpression) -> bool:
             if method not in _PURE_METHODS | {"len", "min", "max", "int", "cdiv", "next_power_of_2"}:
                 return False
     return True
+
+
+def storage(source: Source, node: cst.BaseExpression, at: cst.CSTNode, depth: int = 8) -> str:
+    """The host name or call that a tensor comes from, through other names, methods, attributes and subscripts."""
+    if isinstance(node, cst.Name):
+        made = definition(source, node.value, at) if depth else None
+        if made is None or made.value is None or made.index is not None or source.code(made.value).startswith("torch."):
+            return node.value
+        return storage(source, made.value, made.statement, depth - 1)
+    if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute):
+        return storage(source, node.func.value, at, depth - 1) if depth else source.code(node)
+    if isinstance(node, cst.Attribute | cst.Subscript) and depth:
+        return storage(source, node.value, at, depth - 1)
+    return source.code(node)
 
 
 def give(source: Source, launch: Launch, values: Mapping[str, str]) -> list[Patch]:

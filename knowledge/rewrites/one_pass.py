@@ -30,6 +30,7 @@ from tilewright.knowledge.rewrites.copies import (
     pure,
     renamed,
     statement,
+    storage,
 )
 from tilewright.knowledge.rewrites.kernels import constexprs, flow, language
 from tilewright.knowledge.rewrites.launches import Kernel, Launch, grid_axes, kernels, launches, mentions
@@ -348,7 +349,7 @@ def _launchable(source: Source, kernel: Kernel, plan: _Plan, launch: Launch) -> 
     for a, b in plan.stored:
         if a not in launch.bound or b not in launch.bound:
             continue
-        if source.code(launch.bound[a]) == source.code(launch.bound[b]):
+        if storage(source, launch.bound[a], launch.call) == storage(source, launch.bound[b], launch.call):
             raise Unfit(f"`{a}` and `{b}` are the same tensor at a launch")
     axes = grid_axes(source, launch)
     if axes is None or any(

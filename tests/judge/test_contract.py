@@ -32,7 +32,7 @@ def contract(
     tensors = {"native:out0": to_blob(native, dtype), "exact:out0": to_blob(function(*rounded), "float64")}
     for run in range(3):
         near = [x * (1 + rng.uniform(-1, 1, x.shape) * 2.0**-24) for x in rounded]
-        tensors[f"disturbed{run}:out0"] = to_blob(function(*near), "float64")
+        tensors[f"moved{run}:out0"] = to_blob(function(*near) - function(*rounded), "float32")
     longest = max(n for x in inputs for n in x.shape)
     made = expect({"exact": "float64"}, tensors, case="c", seed=seed, longest=longest, **settings_)
     return made, native

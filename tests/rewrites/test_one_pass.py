@@ -176,6 +176,12 @@ NEAR: dict[str, tuple[str, str, str, str]] = {
         "    softmax_rows[(n_rows,)](\n        x,",
         "same tensor",
     ),
+    "an input that is overwritten under another name": (
+        "softmax_passes",
+        "    y = torch.empty_like(x)\n",
+        "    y = x.view(n_rows, n_cols)\n",
+        "same tensor",
+    ),
     "a store a block further on": (
         "softmax_passes",
         "tl.store(Y_ptr + row_id * Y_stride + idx,",
