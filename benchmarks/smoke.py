@@ -100,7 +100,7 @@ def look(example: str, last: dict[str, Any], directory: Path) -> tuple[dict[str,
         samples = {
             "start": {k: list(v) for k, v in run.proof(0).samples_us.items()},
             "best": {k: list(v) for k, v in run.proof(best.n).samples_us.items()},
-            "modelled_us_of_trials_beside_measured": trials,
+            "trials": trials,
         }
         return row, samples
 
