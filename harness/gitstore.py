@@ -13,7 +13,9 @@ import re
 import signal
 import subprocess
 import time
+from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -44,7 +46,7 @@ CONFIG = """\
 # One small pack a commit costs two fsyncs where a dozen loose objects cost a dozen; `tidy` rolls the packs up.
 
 _OVERRIDES = {"core.hooksPath": "/dev/null", "core.fsmonitor": "false", "core.fsync": "committed,reference"}
-_CHUNK = 4000
+_CHUNK = 2000
 """Objects asked of one `git cat-file`: bounds memory, and one process is 3 ms."""
 _KEEP = ("GIT_PYTHON_", "GIT_EXEC_PATH")
 
@@ -143,17 +145,30 @@ class Store:
 
     def blobs(self, names: Iterable[str]) -> Iterator[tuple[str, bytes | None]]:
         """The contents of many blobs, each named by SHA or `ref:path`, in order; None where one cannot be read."""
-        waiting = list(names)
-        while waiting:
-            chunk, waiting = waiting[:_CHUNK], waiting[_CHUNK:]
-            done = self._run("cat-file", "--batch", "--buffer", input="".join(f"{n}\n" for n in chunk).encode())
-            read = 0
-            for data in _parse_batch(done.out):
-                yield chunk[read], data
-                read += 1
-            if read < len(chunk):  # git dies at a corrupt object: report that one, go on after it
-                yield chunk[read], None
-                waiting = chunk[read + 1 :] + waiting
+        wanted = list(names)
+        chunks = [wanted[at : at + _CHUNK] for at in range(0, len(wanted), _CHUNK)]
+        if len(chunks) < 2:
+            yield from (pair for chunk in chunks for pair in self._batch(chunk))
+            return
+        # Two at a time, a third waiting: git inflates while the caller decodes, and memory stays bounded.
+        ahead: deque[Future[list[tuple[str, bytes | None]]]] = deque()
+        with ThreadPoolExecutor(2) as pool:
+            for chunk in chunks:
+                ahead.append(pool.submit(self._batch, chunk))
+                if len(ahead) == 3:
+                    yield from ahead.popleft().result()
+            for waiting in ahead:
+                yield from waiting.result()
+
+    def _batch(self, names: list[str]) -> list[tuple[str, bytes | None]]:
+        read: list[tuple[str, bytes | None]] = []
+        while len(read) < len(names):
+            rest = names[len(read) :]
+            done = self._run("cat-file", "--batch", "--buffer", input="".join(f"{n}\n" for n in rest).encode())
+            read += zip(rest, _parse_batch(done.out), strict=False)
+            if len(read) < len(names):  # git dies at a corrupt object: pass that one over, go on after it
+                read.append((names[len(read)], None))
+        return read
 
     def log(self, ref: str, *, changes: bool = False, limit: int | None = None) -> Iterator[Entry]:
         """The commits of `ref`, oldest first (with `limit`: the newest only), with their trailers.

@@ -41,7 +41,7 @@ def trial_of(candidate: Candidate, verdict: Verdict | None, time_us: float | Non
 def contract_of(task: Task, checks: Sequence[Case], seeds: Sequence[int], admitted: Admitted) -> Json:
     """The contract as a proof records it."""
     return {
-        "rule": "every element, float64 reference: docs/verdicts.md",
+        "rule": "every element, float64 reference: docs/contract.md",
         "precision": task.precision,
         "tolerance": task.tolerance,
         "seeds": list(seeds),

@@ -53,6 +53,7 @@ class Running:
     pid: int
     pidfd: int
     memory_bytes: int
+    scratch: str
     why: str = ""
 
 
@@ -68,9 +69,7 @@ def serve(control: socket.socket, seed_cache: str | None) -> None:
             for key, _ in selector.select(WATCH_S if running else None):
                 if key.data is None:
                     if not _take(control, selector, running, seed_cache):
-                        for one in running.values():
-                            _kill(one.pid)
-                        _sweep(set())
+                        _give_up(running, seed_cache)
                         return
                 elif key.data in running:
                     one = running.pop(key.data)
@@ -102,11 +101,21 @@ def _take(
     if pid == 0:
         _child(descriptor, message, seed)
     os.close(descriptor)
-    one = Running(message["job"], pid, os.pidfd_open(pid), int(message.get("memory_bytes") or 0))
+    one = Running(message["job"], pid, os.pidfd_open(pid), int(message.get("memory_bytes") or 0), message["scratch"])
     running[one.job] = one
     selector.register(one.pidfd, selectors.EVENT_READ, one.job)
     _tell(control, {"job": one.job, "pid": pid})
     return True
+
+
+def _give_up(running: dict[int, Running], seed_cache: str | None) -> None:
+    """The judge is gone, perhaps by kill -9: end what runs, and clear up what it would have cleared up."""
+    for one in running.values():
+        _kill(one.pid)
+    _sweep(set())
+    for folder in (*(one.scratch for one in running.values()), seed_cache, os.getcwd()):
+        if folder:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def _end(control: socket.socket, one: Running, running: dict[int, Running]) -> None:

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import os
+import subprocess
+import sys
 import textwrap
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +16,7 @@ import numpy as np
 import pytest
 
 from tilewright.harness.errors import MachineProblem
-from tilewright.harness.judge import pool as pool_module
+from tilewright.harness.judge import process as process_module
 from tilewright.harness.judge.pool import Pool
 
 GOOD = "def launch(x):\n    return x + 1\n"
@@ -195,10 +199,42 @@ def test_closing_a_pool_leaves_no_process_and_no_file(runner: asyncio.Runner, tm
     assert not started & descendants(os.getpid())
 
 
+JUDGE = """
+import asyncio, sys
+from tilewright.harness.judge.pool import Pool
+
+async def main():
+    pool = Pool("interpret")
+    await pool.start()
+    print(pool.seed_cache, flush=True)
+    job = {"op": "interpret", "kind": "triton", "entry": "launch", "args": [{"name": "x", "scalar": 1}]}
+    job |= {"target": None, "mutates": [], "source": sys.argv[1]}
+    await pool.run(job, limit_s=600)
+
+asyncio.run(main())
+"""
+
+
+def test_a_judge_that_is_killed_leaves_neither_process_nor_file(tmp_path: Path) -> None:
+    started = tmp_path / "started"
+    source = doing(f"open({str(started)!r}, 'w').write(os.getcwd())\ntime.sleep(1000)")
+    judge = subprocess.Popen([sys.executable, "-c", JUDGE, source], stdout=subprocess.PIPE)
+    assert judge.stdout is not None
+    seed = Path(judge.stdout.readline().decode().strip())
+    until(lambda: started.exists() and bool(started.read_text()))
+    below = descendants(judge.pid)
+    assert len(below) == 2  # the pool process and its child
+    judge.kill()
+    judge.communicate()
+    until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in below))
+    assert not seed.exists()
+    assert not Path(started.read_text()).exists()
+
+
 def test_a_pool_that_cannot_start_is_the_machines_problem(
     runner: asyncio.Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pool_module, "BOOT", "import sys; sys.exit('no such module: torch')")
+    monkeypatch.setattr(process_module, "BOOT", "import sys; sys.exit('no such module: torch')")
 
     async def started() -> None:
         pool = Pool("interpret")
@@ -212,6 +248,14 @@ def test_a_pool_that_cannot_start_is_the_machines_problem(
 
 
 # --- looking at processes ---------------------------------------------------------------------------------
+
+
+def until(holds: Callable[[], bool]) -> None:
+    """Wait for something that must come about, and fail the test where it does not within a minute."""
+    deadline = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
 
 
 def descendants(pid: int) -> set[int]:
