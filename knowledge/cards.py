@@ -16,21 +16,13 @@ from typing import Protocol, TypeVar
 from tilewright.harness.errors import KnowledgeProblem
 from tilewright.harness.types import Claim
 from tilewright.knowledge.reading import Table, read
+from tilewright.knowledge.rewrites import NAMES
 from tilewright.knowledge.vocabulary import FACTS, RELATIONS, parse
 
 OWN = Path(__file__).parent
 ID = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 BOTTLENECKS = ("dram", "l2", "lsu", "fp32", "tensor", "latency", "launch")
 KINDS = ("source", "symptom", "ir")
-REWRITES = (
-    "one-pass",
-    "reduce-after-loop",
-    "rows-per-program",
-    "split-reduction",
-    "tile-search",
-    "vector-access",
-)
-"""Executable rewrites that a card may name. Kept here so that reading cards does not import libcst."""
 START = "start"
 """Stands for the beginning of a lineage where a transition names its first direction."""
 
@@ -242,7 +234,7 @@ def _strategy(row: Table, directions: Mapping[str, Direction], signs: Mapping[st
         source=row.text("source"),
         reopens_when=row.words("reopens_when", signs, ()),
         bound=bound,
-        rewrite=row.word("rewrite", REWRITES) if row.has("rewrite") else None,
+        rewrite=row.word("rewrite", NAMES) if row.has("rewrite") else None,
     )
 
 

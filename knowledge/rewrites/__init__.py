@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from importlib import import_module
 from typing import Protocol
 
 from tilewright.harness.types import Case, Claim, KernelFacts, Scalar, Target
@@ -55,17 +56,22 @@ class Rewrite(Protocol):
         """Why it does not apply, one sentence for each kernel or launch that was looked at."""
 
 
+NAMES = (
+    "one-pass",
+    "rows-per-program",
+    "tile-search",
+    "split-reduction",
+    "reduce-after-loop",
+    "vector-access",
+    "pipeline-loop",
+)
+"""Every rewrite; `one-pass` is the module `one_pass`, which exports `REWRITE`."""
+
+
 @functools.cache
 def rewrites() -> Mapping[str, Rewrite]:
     """Every rewrite by name. libcst is imported here, on first use, not with this module."""
-    from tilewright.knowledge.rewrites import (
-        one_pass,
-        reduce_after_loop,
-        rows_per_program,
-        split_reduction,
-        tile_search,
-        vector_access,
-    )
-
-    modules = (one_pass, rows_per_program, tile_search, split_reduction, reduce_after_loop, vector_access)
-    return {m.REWRITE.name: m.REWRITE for m in modules}
+    found: dict[str, Rewrite] = {}
+    for name in NAMES:
+        found[name] = import_module(f"{__name__}.{name.replace('-', '_')}").REWRITE
+    return found

@@ -10,8 +10,8 @@ import pytest
 
 from tilewright.harness.host import Host
 from tilewright.harness.types import Claim, Evidence, KernelFacts, Standing, sha256
-from tilewright.knowledge.cards import REWRITES, load
-from tilewright.knowledge.rewrites import Edit, Rewrite, Situation
+from tilewright.knowledge.cards import load
+from tilewright.knowledge.rewrites import NAMES, Edit, Rewrite, Situation
 from tilewright.knowledge.targets import target
 from tilewright.skills.triage.answers import Attempt, Hypothesis, Ranking
 from tilewright.skills.triage.classify import bottleneck, family
@@ -123,7 +123,7 @@ class Scripted:
 
 
 def ranked(source: str, kernels: tuple[KernelFacts, ...] = (), **changed: Any) -> Ranking:
-    told: dict[str, Rewrite] = {name: Scripted(name) for name in REWRITES}
+    told: dict[str, Rewrite] = {name: Scripted(name) for name in NAMES}
     told.update(changed.pop("rewrites", {}))
     given = {"attempts": (), "tried": frozenset[str](), "limit": 32, **changed}
     situation = Situation(target=H200, kernels=kernels)
@@ -302,7 +302,7 @@ def test_nothing_that_fits_is_inconclusive_and_says_where_to_go_on() -> None:
 
 
 def test_the_limit_keeps_the_best_and_says_that_there_are_more() -> None:
-    edits = {name: Scripted(name, ("a",)) for name in REWRITES}
+    edits = {name: Scripted(name, ("a",)) for name in NAMES}
     whole, part = ranked(LOOPED_NORM, rewrites=edits), ranked(LOOPED_NORM, rewrites=edits, limit=2)
     assert names(part) == names(whole)[:2]
     assert f"{len(whole.hypotheses) - 2} more hypotheses" in part.note

@@ -235,3 +235,10 @@ def test_rolling_packs_up_keeps_everything_and_leaves_few(store: Store) -> None:
     assert len(list(store.gitdir.glob("objects/pack/*.pack"))) <= 4
     assert [e.subject for e in store.log(MAIN)] == [f"commit {n}" for n in range(12)]
     assert store.check() == []
+
+
+def test_thousands_of_blobs_come_back_in_the_order_asked(store: Store) -> None:
+    sha = store.append(MAIN, None, "many", {f"{n:04d}": b"%d" % n for n in range(4500)})
+    listed = store.files(sha)
+    names = sorted(listed, reverse=True)
+    assert [data for _, data in store.blobs(listed[name] for name in names)] == [b"%d" % int(name) for name in names]
