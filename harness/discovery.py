@@ -12,6 +12,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -133,7 +134,8 @@ def _installed() -> Iterator[tuple[str, str, Callable[[], Skill]]]:
 
     for point in sorted(entry_points(group=GROUP), key=order):
         dist = f" of {point.dist.name} {point.dist.version}" if point.dist else ""
-        yield point.name, f"entry point{dist}", lambda point=point, dist=dist: _from_point(point, f"entry point{dist}")
+        origin = f"entry point{dist}"
+        yield point.name, origin, partial(_from_point, point, origin)
 
 
 def _from_point(point: EntryPoint, origin: str) -> Skill:
@@ -148,7 +150,7 @@ def _from_point(point: EntryPoint, origin: str) -> Skill:
 def _named(folders: Sequence[Path]) -> Iterator[tuple[str, str, Callable[[], Skill]]]:
     for folder in (f.resolve() for f in folders):
         origin = f"folder {folder}"
-        yield folder.name, origin, lambda folder=folder, origin=origin: _from_folder(folder, origin)
+        yield folder.name, origin, partial(_from_folder, folder, origin)
 
 
 def _from_folder(folder: Path, origin: str) -> Skill:

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from tilewright.harness.worker import interpreter, kernelbench, tensors
+from tilewright.harness.worker import interpreter, interpreter_bounds, kernelbench, tensors
 from tilewright.harness.worker.autotuned import first_that_fits
 from tilewright.harness.worker.driver import driven
 from tilewright.harness.worker.failed import sentence
@@ -33,7 +33,7 @@ def handle(job: dict[str, Any], given: dict[str, Blob]) -> tuple[dict[str, Any],
             redirected(target),
             driven(target),
             first_that_fits(job.get("chosen")) as chosen,
-            interpreter.watching() as watch,
+            interpreter_bounds.watching() as watch,
             torch.no_grad(),
         ):
             reply, out = _run(job, given)

@@ -245,10 +245,10 @@ def test_a_hypothesis_carries_what_is_needed_to_carry_it_out_and_to_check_it() -
 
 
 def test_a_strategy_without_a_rewrite_is_offered_to_whoever_writes_when_a_sign_holds() -> None:
-    assert "pipeline-loop" not in names(ranked(LOOPED_NORM))  # without facts none of its signs is known
-    seen = one(ranked(LOOPED_NORM, (facts(loads_in_loop=2, async_copies=0),)), "pipeline-loop")
+    assert "loads-first" not in names(ranked(LOOPED_NORM))  # without facts none of its signs is known
+    seen = one(ranked(LOOPED_NORM, (facts(loads_in_loop=2, async_copies=0),)), "loads-first")
     assert (seen.rewrite, seen.edits) == (None, 0)
-    assert seen.verify == Claim(fact="async_copies", relation="rises")
+    assert seen.verify == Claim(fact="registers", relation="rises")
 
 
 def test_what_cannot_apply_is_ruled_out_with_the_reason() -> None:
