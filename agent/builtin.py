@@ -20,7 +20,7 @@ from tilewright.harness.types import (
     Standing,
     Status,
 )
-from tilewright.knowledge.rewrites import Edit, Situation, rewrites
+from tilewright.knowledge.rewrites import Edit, Situation, launched, rewrites
 
 BATCH = 12
 """Candidates of one round. Larger batches find little more and make a round long on two cores."""
@@ -65,23 +65,23 @@ class BuiltinPlanner:
         )
         fresh: dict[str, tuple[dict[str, Any], list[Edit]]] = {}
         for hypothesis in triage["hypotheses"]:
-            edits = new_edits(hypothesis["rewrite"], source, situation, judged)
-            if edits:
-                fresh[hypothesis["strategy"]] = hypothesis, edits
+            new = new_edits(hypothesis["rewrite"], source, situation, judged)
+            if new:
+                fresh[hypothesis["strategy"]] = hypothesis, new
             else:
                 why.append(f"{hypothesis['strategy']} writes nothing new on round {parent.n}")
         if not fresh:
             return None
         suggestion = await self._choose(parent, history, ask, [h for h, _ in fresh.values()])
-        hypothesis, edits = fresh[suggestion["strategy"]]
+        hypothesis, chosen = fresh[suggestion["strategy"]]
         return Proposal(
             parent=parent.n,
-            candidates=tuple(Candidate(source=e.source, label=e.label, claim=e.claim) for e in edits[:BATCH]),
+            candidates=tuple(Candidate(source=e.source, label=e.label, claim=e.claim) for e in chosen[:BATCH]),
             move=Move(direction=suggestion["direction"], strategy=suggestion["strategy"]),
             hypothesis=hypothesis["expected"],
-            claim=edits[0].claim,
+            claim=chosen[0].claim,
             choice=choice_of(suggestion["choice"]),
-            note=f"{len(edits)} variants; risk: {edits[0].risk}",
+            note=f"{len(chosen)} variants; risk: {chosen[0].risk}",
         )
 
     async def _choose(
@@ -144,8 +144,11 @@ def new_edits(rewrite: str | None, source: str, situation: Situation, judged: se
     """The edits whose result this run has not judged yet."""
     if rewrite is None:
         return []
-    edits = rewrites()[rewrite].edits(source, situation)
-    return [e for e in edits if Candidate(source=e.source).digest not in judged]
+    return [
+        e
+        for e in launched(rewrites()[rewrite].edits(source, situation), situation)
+        if Candidate(source=e.source).digest not in judged
+    ]
 
 
 def answer_of(evidence: Evidence) -> dict[str, Any]:

@@ -7,7 +7,7 @@ in what the compiler makes of it; the round checks that fact.
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Protocol
@@ -39,6 +39,8 @@ class Edit:
     risk: str
     """What could go wrong, in one sentence."""
     params: Mapping[str, Scalar] = field(default_factory=dict)
+    kernel: str | None = None
+    """The kernel of the old source that it changes; None: the one its claim names."""
 
 
 class Rewrite(Protocol):
@@ -75,3 +77,9 @@ def rewrites() -> Mapping[str, Rewrite]:
     for name in NAMES:
         found[name] = import_module(f"{__name__}.{name.replace('-', '_')}").REWRITE
     return found
+
+
+def launched(edits: Sequence[Edit], situation: Situation) -> list[Edit]:
+    """The edits without those of kernels that no case of the task launches: they would change nothing."""
+    running = {kernel.kernel for kernel in situation.kernels}
+    return [e for e in edits if not running or (e.kernel or e.claim.kernel) in {None, *running}]

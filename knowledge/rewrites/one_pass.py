@@ -330,6 +330,7 @@ def _edits(source: Source, kernel: Kernel, plan: _Plan, at: list[Launch], situat
                 lines=lines,
                 risk=OnePass.risk,
                 params={"elements_per_thread": each},
+                kernel=kernel.name,
             )
         )
     return out

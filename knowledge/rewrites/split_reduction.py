@@ -250,6 +250,7 @@ def _edit(
         lines=source.lines(plan.loop.node),
         risk=SplitReduction.risk,
         params={"splits": splits},
+        kernel=kernel.name,
     )
 
 

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 
 from tilewright.harness.types import KernelFacts, Standing, Target, sha256
 from tilewright.knowledge.cards import Cards, Strategy
-from tilewright.knowledge.rewrites import Edit, Rewrite, Situation
+from tilewright.knowledge.rewrites import Edit, Rewrite, Situation, launched
 from tilewright.knowledge.vocabulary import CEILINGS, Value, evaluate
 from tilewright.skills.triage.answers import Attempt, Hypothesis, Ranking, RuledOut, Symptom
 from tilewright.skills.triage.classify import bottleneck, family
@@ -148,6 +148,7 @@ def _edits(
     try:
         edits = rewrite.edits(source, situation)
         refused = [] if edits else rewrite.refusals(source, situation)
+        running = launched(edits, situation)
     # A rewrite meets kernels that nobody has thought of. Where it breaks, the others still stand, and the
     # answer says so in its note, with which and how.
     except Exception as failure:
@@ -155,7 +156,9 @@ def _edits(
         return [], broken[-1]
     if not edits:
         return [], "; ".join(refused[:2]) or f"its precondition is not met: {rewrite.precondition}"
-    fresh = [edit for edit in edits if sha256(edit.source) not in tried]
+    if not running:
+        return [], "it applies only to kernels that no case of the task launches"
+    fresh = [edit for edit in running if sha256(edit.source) not in tried]
     return fresh, "" if fresh else f"all {len(edits)} of its edits were judged before"
 
 

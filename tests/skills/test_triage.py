@@ -106,15 +106,28 @@ class Scripted:
 
     precondition, risk = "told to", "none"
 
-    def __init__(self, name: str, labels: tuple[str, ...] = (), error: Exception | None = None) -> None:
-        self.name, self.labels, self.error = name, labels, error
+    def __init__(
+        self,
+        name: str,
+        labels: tuple[str, ...] = (),
+        error: Exception | None = None,
+        kernel: str | None = None,
+    ) -> None:
+        self.name, self.labels, self.error, self.kernel = name, labels, error, kernel
 
     def edits(self, source: str, situation: Situation) -> list[Edit]:
         if self.error:
             raise self.error
         claim = Claim(fact="programs", relation="falls")
         return [
-            Edit(source=f"{source}# {label}\n", label=label, claim=claim, lines=(6, 9), risk="registers")
+            Edit(
+                source=f"{source}# {label}\n",
+                label=label,
+                claim=claim,
+                lines=(6, 9),
+                risk="registers",
+                kernel=self.kernel,
+            )
             for label in self.labels
         ]
 
@@ -340,3 +353,9 @@ def test_a_question_that_makes_no_sense_is_answered_with_the_reason(changed: dic
     told = ask(**changed)
     assert told.standing is Standing.UNAVAILABLE
     assert says in told.note
+
+
+def test_an_edit_of_a_kernel_that_is_never_launched_is_not_offered() -> None:
+    told = {"one-pass": Scripted("one-pass", ("a",), kernel="norm")}
+    out = {r.strategy: r.why for r in ranked(LOOPED_NORM, (facts(kernel="another"),), rewrites=told).ruled_out}
+    assert out["one-pass"] == "it applies only to kernels that no case of the task launches"
