@@ -82,7 +82,7 @@ def quantised(value: Any, bits: int) -> Any:
     if not isinstance(value, torch.Tensor) or not value.dtype.is_floating_point:
         return value
     mantissa, exponent = torch.frexp(value.double())
-    rounded = torch.ldexp(torch.round(torch.ldexp(mantissa, torch.tensor(bits))), exponent - bits)
+    rounded = torch.ldexp(torch.round(mantissa * 2.0**bits), exponent - bits)
     return torch.where(torch.isfinite(value), rounded.to(value.dtype), value)
 
 

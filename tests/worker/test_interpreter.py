@@ -231,6 +231,19 @@ def test_an_atomic_outside_of_its_argument_is_found(interpreter: Any) -> None:
     )
 
 
+def test_a_read_that_lands_in_another_argument_is_found_all_the_same(interpreter: Any) -> None:
+    source = (
+        elementwise("a + b")
+        .replace("tl.load(x + at,", "tl.load(x + far + at,")
+        .replace("n, BLOCK: tl", "n, far, BLOCK: tl")
+    )
+    source = source.replace("x.numel(), BLOCK=", "x.numel(), (y.data_ptr() - x.data_ptr()) // 4, BLOCK=")
+    failure, detail = interpreter.failure(source, x=np.ones(64, np.float32), y=np.ones(64, np.float32))
+    assert failure == "launch"
+    assert "reads 64 elements outside" in detail
+    assert "of `x`" in detail
+
+
 def test_exact_use_of_every_element_is_not_mistaken_for_more(interpreter: Any) -> None:
     values = np.arange(128, dtype=np.float32)
     assert np.array_equal(interpreter.result(UNMASKED, x=values, y=values), 2 * values)
