@@ -28,11 +28,14 @@ SM_BYTES_PER_CYCLE = 64
 """What one multiprocessor can draw from L2."""
 MEMORY_INSTRUCTION_CYCLES = 2.0
 """A multiprocessor accepts a memory instruction of a warp every so many cycles, however narrow."""
+SECTOR_BYTES = 32
 L1_BYTES_PER_CYCLE = 128
 ADDRESS_OPERATIONS = 6
 """Integer operations that form one memory instruction's addresses and predicate; they take fp32 issue slots."""
 SPECIAL_LANES_PER_CYCLE = 16
-START_CYCLES = 700
+DISPATCH_CYCLES = 157
+"""Between two programs that a multiprocessor accepts (0.60 ns a program on 132 of them, measured: cuda:90)."""
+START_CYCLES = 300
 """From handing a program to a multiprocessor until its first load, and from its last store until its place is free."""
 STEP_CYCLES = 25
 """One dependent step of a reduction: a shuffle and an operation, or a pass through shared memory."""
@@ -158,14 +161,17 @@ def _kernel(target: Target, kernel: KernelFacts) -> tuple[float, dict[str, float
     terms = {
         "dram": traffic["dram_bytes"] / target.dram_bytes_per_s,
         "l2": max(traffic["l2_bytes"] / target.l2_bytes_per_s, traffic["l2_bytes"] / (SM_BYTES_PER_CYCLE * cycles)),
-        "lsu": max(MEMORY_INSTRUCTION_CYCLES * requests, traffic["l1_bytes"] / L1_BYTES_PER_CYCLE) / cycles,
+        "lsu": max(_lsu_cycles(target, facts, traffic["spilled_bytes"]), traffic["l1_bytes"] / L1_BYTES_PER_CYCLE) / cycles,
         # The peak counts a multiply-add as two; our operations are single ones.
         "fp32": held.imbalance
         * (2 * arithmetic / target.fp32_flops_per_s + _number(facts, "fp64_flops") / _fp64_rate(target)),
         "sfu": _number(facts, "sfu_ops") / (SPECIAL_LANES_PER_CYCLE * cycles),
         "tensor": _tensor_s(target, facts) * held.imbalance,
         "atomics": _number(facts, "atomic_ops") * ATOMIC_CYCLES / (target.multiprocessors * target.clock_hz),
-        "latency": _latency_s(target, facts, held, programs, requests),
+        "latency": max(
+            _latency_s(target, facts, held, programs, requests),
+            math.ceil(programs / target.multiprocessors) * DISPATCH_CYCLES / target.clock_hz,
+        ),
     }
     seconds = sum(term**SMOOTHNESS for term in terms.values()) ** (1 / SMOOTHNESS)
     said: dict[str, Json] = {
@@ -210,6 +216,7 @@ def _traffic(target: Target, facts: Mapping[str, Any], held: Occupancy, programs
         "dram_bytes": unique + shared + past_l2 + written,
         "l2_bytes": unique + from_others + past_l1 + stored + spilled * SPILL_PAST_L1,
         "l1_bytes": loaded + stored + spilled,
+        "spilled_bytes": spilled,
         "requests": _requests(facts, "load") + _requests(facts, "store") + spilled / 4 / target.warp_size,
     }
 
@@ -225,6 +232,23 @@ def _requests(facts: Mapping[str, Any], kind: str) -> float:
         return _number(facts, f"{kind}_requests")
     bits = _number(facts, f"{kind}_bits_min") or 32.0
     return 8 * _number(facts, f"{kind}_bytes") / (bits * 32)
+
+
+def _lsu_cycles(target: Target, facts: Mapping[str, Any], spilled_bytes: float) -> float:
+    """Cycles in which memory instructions are accepted: two each, and one for every two sectors that one spans.
+
+    A thread holds up to 16 neighbouring bytes. Where the access is narrower, one instruction of a warp takes a piece
+    of each thread's share, and spans as many sectors as the whole would: that is what makes narrow access dear
+    (fp16 in pieces of 16 bits at 8 and 16 sectors: 6 and 10 cycles, measured on an H200).
+    """
+    threads = _number(facts, "num_warps", 4.0) * target.warp_size
+    each = max(1.0, _number(facts, "tile_elements", threads) / threads)
+    cycles = spilled_bytes / 4 / target.warp_size * (MEMORY_INSTRUCTION_CYCLES + 2)
+    for kind in ("load", "store"):
+        bits = _number(facts, f"{kind}_bits_min") or 32.0
+        sectors = max(bits, min(128.0, bits * each)) / 8 * target.warp_size / SECTOR_BYTES
+        cycles += _requests(facts, kind) * (MEMORY_INSTRUCTION_CYCLES + sectors / 2)
+    return cycles
 
 
 def _spilled_bytes(target: Target, facts: Mapping[str, Any], programs: int) -> float:

@@ -91,7 +91,7 @@ class Modeller:
             kernels = merged(compiled, counted, case.name)
         except Mismatch as error:
             return Modelled(failure=Failure.UNSUPPORTED, detail=f"case {case.name!r}: {error}", model={})
-        timed, breakdown = self.timed(kernels, case)
+        timed, breakdown = self.timed(kernels, case, int(compiled["compulsory_bytes"]))
         return Modelled(
             kernels=kernels,
             times=(timed,),
@@ -100,9 +100,13 @@ class Modeller:
             not_checked=_unseen(kernels, job),
         )
 
-    def timed(self, kernels: Sequence[KernelFacts], case: Case) -> tuple[CaseTime, Json]:
-        """The modelled time of one case, and its terms."""
-        return modelled_time(self._target, kernels, case=case.name, weight=case.weight)
+    def timed(
+        self, kernels: Sequence[KernelFacts], case: Case, compulsory_bytes: int | None = None
+    ) -> tuple[CaseTime, Json]:
+        """The modelled time of one case, and its terms; `compulsory_bytes` (inputs and outputs once) makes the floor."""
+        return modelled_time(
+            self._target, kernels, case=case.name, weight=case.weight, compulsory_bytes=compulsory_bytes
+        )
 
     def job(self, task: Task, candidate: Candidate, case: Case) -> dict[str, Any]:
         """What the compiler and the census need to know of a candidate in one case."""
