@@ -161,7 +161,8 @@ def _kernel(target: Target, kernel: KernelFacts) -> tuple[float, dict[str, float
     terms = {
         "dram": traffic["dram_bytes"] / target.dram_bytes_per_s,
         "l2": max(traffic["l2_bytes"] / target.l2_bytes_per_s, traffic["l2_bytes"] / (SM_BYTES_PER_CYCLE * cycles)),
-        "lsu": max(_lsu_cycles(target, facts, traffic["spilled_bytes"]), traffic["l1_bytes"] / L1_BYTES_PER_CYCLE) / cycles,
+        "lsu": max(_lsu_cycles(target, facts, traffic["spilled_bytes"]), traffic["l1_bytes"] / L1_BYTES_PER_CYCLE)
+        / cycles,
         # The peak counts a multiply-add as two; our operations are single ones.
         "fp32": held.imbalance
         * (2 * arithmetic / target.fp32_flops_per_s + _number(facts, "fp64_flops") / _fp64_rate(target)),
