@@ -1,6 +1,6 @@
 """The judge where the GPU is: results compared and calls timed on the device. First version of the protocol.
 
-A batch goes through two stages. First every candidate runs at reduced sizes, several side by side. Then those that
+Of a large batch the cost model says which candidates are worth the device's time. Those go through two stages. First each runs at reduced sizes, several side by side. Then those that
 were right there run at full size, one candidate at a time: each case in a process of its own up to a first result,
 all elements of which are compared; when all cases have got that far and nothing else is on the device, they are timed
 one after the other, and the results of the last timed call are compared too. Nothing is timed that is not right. The
@@ -38,14 +38,15 @@ from tilewright.harness.types import (
     Status,
     Target,
     Task,
+    Trial,
 )
 from tilewright.harness.worker.wire import Blob
 
 MEASURE_LIMIT_S = 120.0
 """For one case, waiting for the device not counted: compiling, autotuning, two checks and the timed calls."""
 MOST_MEASURED = 6
-"""Candidates of one batch that get to the device: those that the model puts first (its order is right to a rank
-correlation of 0.96 and more within a family, benchmarks/results/model-check.json)."""
+"""Candidates of one batch that get to the device: those that the cost model puts first. How well its order holds is in
+benchmarks/results/model-check.json."""
 NOT_CHECKED = ("results cached between timed calls", "distributions of inputs other than the task's own")
 
 

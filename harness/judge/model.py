@@ -103,7 +103,7 @@ class Modeller:
     def timed(
         self, kernels: Sequence[KernelFacts], case: Case, compulsory_bytes: int | None = None
     ) -> tuple[CaseTime, Json]:
-        """The modelled time of one case, and its terms; `compulsory_bytes` (inputs and outputs once) makes the floor."""
+        """The modelled time of one case, and its terms. `compulsory_bytes`, inputs and outputs once, make the floor."""
         return modelled_time(
             self._target, kernels, case=case.name, weight=case.weight, compulsory_bytes=compulsory_bytes
         )
