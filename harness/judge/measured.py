@@ -1,10 +1,11 @@
 """The judge where the GPU is: results compared and calls timed on the device. First version of the protocol.
 
-Of a large batch the cost model says which candidates are worth the device's time. Those go through two stages. First each runs at reduced sizes, several side by side. Then those that
-were right there run at full size, one candidate at a time: each case in a process of its own up to a first result,
-all elements of which are compared; when all cases have got that far and nothing else is on the device, they are timed
-one after the other, and the results of the last timed call are compared too. Nothing is timed that is not right. The
-time of a case is the median of single calls with a cold L2.
+Of a large batch the cost model says which candidates are worth the device's time. Those go through two stages. First
+each runs at reduced sizes, several side by side. Then those that were right there run at full size, one candidate at a
+time: each case in a process of its own up to a first result, all elements of which are compared; when all cases have
+got that far and nothing else is on the device, they are timed one after the other, and the results of the last timed
+call are compared too. Nothing is timed that is not right. The time of a case is the median of single calls with a cold
+L2.
 """
 
 from __future__ import annotations
