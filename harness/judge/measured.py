@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from tilewright.harness.errors import MachineProblem
 from tilewright.harness.judge.correct import Admitted, Checked, Correctness, Prepared, failure_of
 from tilewright.harness.judge.merge import Mismatch, merged
@@ -190,7 +192,8 @@ class DeviceJudge:
         seen: dict[str, Any] = {}
 
         async def on_pending(said: dict[str, Any], out: dict[str, Blob]) -> dict[str, Any]:
-            seen.update(said, checked=await asyncio.to_thread(self._correct.verdict, task, ready, said, out))
+            seen.update(said, out=out)
+            seen["checked"] = await asyncio.to_thread(self._correct.verdict, task, ready, said, out)
             if seen["checked"].status is not Status.PASS:
                 return {"go": False}
             await turn.taken(case.name)
@@ -238,6 +241,8 @@ class DeviceJudge:
         if first is None or not isinstance(samples, list) or not samples or not all(map(_plausible, samples)):
             detail = f"case {case!r}: it answered without being timed"
             return Checked(status=Status.FAIL, failure=Failure.LAUNCH, detail=detail, errors={})
+        if await asyncio.to_thread(_same, seen["out"], out):
+            return first  # the very bytes that were compared before
         last = await asyncio.to_thread(self._correct.verdict, task, ready, {"changed": []}, out)
         return first if last.status is Status.PASS else last
 
@@ -310,6 +315,18 @@ def _left_out(candidate: Candidate, modelled_us: float) -> Trial:
     said = f"modelled {modelled_us:.1f} µs" if math.isfinite(modelled_us) else "it cannot be modelled"
     detail = f"not measured: {said}, and {MOST_MEASURED} others come first"
     return Trial(candidate=candidate.digest, label=candidate.label, status=None, detail=detail)
+
+
+def _same(one: Mapping[str, Blob], other: Mapping[str, Blob]) -> bool:
+    """Whether two sets of results are equal to the last bit."""
+
+    def bits(blob: Blob) -> Any:
+        return np.frombuffer(blob.data, dtype=np.uint8 if blob.nbytes % 8 else np.uint64)
+
+    return one.keys() == other.keys() and all(
+        (a.dtype, a.shape) == (b.dtype, b.shape) and np.array_equal(bits(a), bits(b))
+        for a, b in ((one[name], other[name]) for name in one)
+    )
 
 
 def _plausible(sample: Any) -> bool:

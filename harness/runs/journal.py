@@ -17,7 +17,8 @@ from typing import Any, TypeVar
 from tilewright.harness import codec
 from tilewright.harness.errors import RunCorrupt
 from tilewright.harness.gitstore import os_problem
-from tilewright.harness.runs.secrets import scrub
+from tilewright.harness.runs.interrupts import uninterrupted
+from tilewright.harness.runs.secrets import scrub_json
 
 T = TypeVar("T")
 
@@ -50,7 +51,9 @@ class Journal:
         # Two askers of one key at a time must not both pay for it.
         async with self._busy.setdefault(key, asyncio.Lock()):
             if key not in self._stored:
-                self._append(key, scrub(codec.dump(await do(), kind, indent=None)))
+                done = await do()
+                with uninterrupted():  # it is paid for
+                    self._append(key, scrub_json(codec.dump(done, kind, indent=None)))
         # Read back even when fresh: a resumed run must not see anything that the first one did not.
         return codec.load(kind, self._stored[key])
 

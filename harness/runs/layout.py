@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from tilewright.harness import codec
 from tilewright.harness.errors import RunCorrupt, RunProblem
-from tilewright.harness.runs.secrets import leaked, scrub
+from tilewright.harness.runs.secrets import leaked, scrub_json
 from tilewright.harness.types import (
     Decision,
     Evidence,
@@ -105,7 +105,7 @@ def round_files(record: Record, have: Container[str]) -> tuple[Record, dict[str,
     if record.source is not None and sha256(record.source) != done.candidate:
         raise ValueError(f"round {done.n}: the source is not the candidate that was judged")
     at = folder(done.n)
-    text = scrub(codec.dump(done))
+    text = scrub_json(codec.dump(done))
     record = replace(record, round=codec.load(Round, text))  # what a later reader sees, everyone sees
     texts = {
         f"{at}/round.json": text,
@@ -119,7 +119,7 @@ def round_files(record: Record, have: Container[str]) -> tuple[Record, dict[str,
         texts[f"{at}/messages.json"] = json.dumps(record.messages, indent=1, ensure_ascii=False).encode() + b"\n"
     made: dict[str, bytes] = {}
     for path, text in texts.items():
-        made |= _stored(path, scrub(text), have)
+        made |= _stored(path, scrub_json(text), have)
     sources = {f"{at}/trials/{digest[:12]}.py": source for digest, source in record.trials.items()}
     if record.source is not None:
         sources[f"{at}/candidate.py"] = record.source

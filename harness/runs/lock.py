@@ -53,7 +53,7 @@ class Lock:
     def __init__(self, path: Path, fd: int) -> None:
         self.path, self.fd = path, fd
         now = time.time()
-        command = scrub(shlex.join(sys.argv)[:200].encode()).decode(errors="replace")
+        command = scrub(shlex.join(sys.argv))[:200]
         self.owner = Owner(pid=os.getpid(), host=socket.gethostname(), command=command, started_s=now, beat_s=now)
         self._write(json.dumps(asdict(self.owner)).encode())
 

@@ -6,6 +6,7 @@ import json
 import os
 import re
 from collections.abc import Mapping
+from typing import Any
 
 _NAME = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|AUTH|COOKIE|BEARER", re.IGNORECASE)
 SHORTEST = 8
@@ -20,17 +21,35 @@ def secrets(environment: Mapping[str, str] | None = None) -> dict[str, str]:
     return dict(sorted(found.items(), key=lambda item: (-len(item[1]), item[0])))
 
 
-def scrub(text: bytes, environment: Mapping[str, str] | None = None) -> bytes:
-    """`text` (plain or JSON, UTF-8) with the value of each secret replaced by `[secret NAME]`."""
+def scrub(text: str, environment: Mapping[str, str] | None = None) -> str:
+    """`text` with the value of each secret replaced by `[secret NAME]`."""
     for name, value in secrets(environment).items():
-        for form in _forms(value):
-            if form in text:
-                text = text.replace(form, f"[secret {name}]".encode())
+        text = text.replace(value, f"[secret {name}]")
     return text
 
 
+def scrub_json(text: bytes, environment: Mapping[str, str] | None = None) -> bytes:
+    """JSON with each secret in its strings, keys among them, replaced by `[secret NAME]`; else byte for byte."""
+    if leaked(text, environment) is None:
+        return text
+
+    def clean(part: Any) -> Any:
+        if isinstance(part, str):
+            return scrub(part, environment)
+        if isinstance(part, list):
+            return [clean(item) for item in part]
+        if isinstance(part, dict):
+            return {scrub(key, environment): clean(value) for key, value in part.items()}
+        return part
+
+    # String by string: in the text itself a secret may begin in the middle of an escape.
+    layout: dict[str, Any] = {"indent": 1} if b"\n" in text.rstrip() else {"separators": (",", ":")}
+    end = b"\n" if text.endswith(b"\n") else b""
+    return json.dumps(clean(json.loads(text)), ensure_ascii=False, **layout).encode() + end
+
+
 def leaked(text: bytes, environment: Mapping[str, str] | None = None) -> str | None:
-    """The name of the first secret whose value stands in `text`, or None."""
+    """The name of the first secret whose value stands in `text` (plain or JSON, UTF-8), or None."""
     return next((name for name, value in secrets(environment).items() if any(f in text for f in _forms(value))), None)
 
 

@@ -238,9 +238,9 @@ class Run:
         lock, n = self._writer(), record.round.n
         if n != self.next:
             raise ValueError(f"round {n} is not the next round, {self.next}")
-        record, files = round_files(record, self._tree.files)
-        done = record.round
         with uninterrupted():
+            record, files = round_files(record, self._tree.files)
+            done = record.round
             tip = self._store.append(MAIN, self._tip, round_message(done, record.observation), files)
             self._took(tip, done, record, files)
             if "candidate.py" in files:

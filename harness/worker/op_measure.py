@@ -9,13 +9,15 @@ calls with a cold L2, and the results of the last of them.
 
 Timing: device events round each call. Before it, on the same stream, arguments that the call may overwrite are
 restored and a buffer larger than the L2 is read, so that inputs come from memory and no dirty lines are left to be
-written back; reading it takes the device long enough for the host to have the call queued behind it.
+written back. Before that the device is held for longer than the host takes to queue the call: else short kernels would
+show the host's time between the two events (seen: 14 µs of device time measured as 39).
 """
 
 from __future__ import annotations
 
 import os
 import shutil
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -32,6 +34,10 @@ from tilewright.harness.worker.wire import Blob
 
 WARM_UPS = 3
 LEAST_REPS, MOST_REPS = 10, 200
+LEAST_HOLD_S, HOLD_MARGIN = 50e-6, 2.0
+"""How long the device is held before a call: at least, and in multiples of what the host took to queue one."""
+FASTEST_CLOCK_HZ = 2.6e9
+"""No device counts cycles faster: so many of them last at least as long as asked."""
 FLUSH_BYTES = 256 << 20
 """At least; five times the largest L2 there is."""
 
@@ -116,9 +122,10 @@ def _timed(
     l2_bytes = torch.cuda.get_device_properties(0).L2_cache_size
     buffer = torch.ones(max(FLUSH_BYTES, 4 * l2_bytes) // 4, dtype=torch.float32, device="cuda")
 
-    def once() -> tuple[Any, Any, Any]:
+    def once(hold_s: float) -> tuple[Any, Any, Any]:
         for name, value in fresh.items():
             args[name].copy_(value)
+        torch.cuda._sleep(int(hold_s * FASTEST_CLOCK_HZ))  # type: ignore[no-untyped-call]  # torch's
         buffer.sum()
         start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]  # torch's
         start.record()
@@ -129,15 +136,18 @@ def _timed(
     def elapsed_us(start: Any, end: Any) -> float:
         return float(start.elapsed_time(end)) * 1e3
 
+    hold_s = LEAST_HOLD_S
     for _ in range(WARM_UPS):
-        start, end, _ = once()
-    torch.cuda.synchronize()
+        began = time.perf_counter()
+        start, end, _ = once(hold_s)
+        hold_s = max(LEAST_HOLD_S, HOLD_MARGIN * (time.perf_counter() - began))
+        torch.cuda.synchronize()
     budget_us = float(job.get("reps_s", 0.3)) * 1e6
     flush_us = 2.0 * buffer.nbytes / 4e6  # at 4 TB/s, twice over
-    reps = int(min(MOST_REPS, max(LEAST_REPS, budget_us / (elapsed_us(start, end) + flush_us))))
+    reps = int(min(MOST_REPS, max(LEAST_REPS, budget_us / (elapsed_us(start, end) + flush_us + hold_s * 1e6))))
     events = []
     for _ in range(reps):
-        start, end, returned = once()
+        start, end, returned = once(hold_s)
         events.append((start, end))
     torch.cuda.synchronize()
     return [elapsed_us(start, end) for start, end in events], returned, args

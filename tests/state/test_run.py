@@ -258,9 +258,11 @@ def test_a_run_that_is_interrupted_ends_with_a_whole_round(
 ) -> None:
     def commit_until_interrupted() -> None:
         with create(tmp_path) as run:
-            subprocess.Popen(["sh", "-c", f"kill -INT {os.getpid()}"], start_new_session=True)
-            while True:
+            # Held by a name: an interrupt that comes within an object's finaliser is lost to Python.
+            killer = subprocess.Popen(["sh", "-c", f"kill -INT {os.getpid()}"], start_new_session=True)
+            while run.next < 500:
                 run.commit(make(run.next))
+            killer.wait()
 
     with pytest.raises(KeyboardInterrupt):
         in_child(commit_until_interrupted)
