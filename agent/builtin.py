@@ -37,14 +37,17 @@ class BuiltinPlanner:
 
     async def propose(self, history: History, ask: Ask) -> Proposal:
         """Try the best candidate first; where nothing new applies to it, the most promising other one."""
-        why: list[str] = []
+        unwritten: set[str] = set()
+        looked: list[int] = []
         for parent in parents(history):
-            proposal = await self._on(parent, history, ask, why)
+            proposal = await self._on(parent, history, ask, unwritten)
             if proposal is not None:
                 return proposal
-        raise NothingLeft("no strategy applies that was not tried: " + ("; ".join(why) or "triage names none"))
+            looked.append(parent.n)
+        more = f"; {', '.join(sorted(unwritten))} may help, but need someone to write them" if unwritten else ""
+        raise NothingLeft(f"nothing is left that can be written here on the candidates of rounds {looked}{more}")
 
-    async def _on(self, parent: Round, history: History, ask: Ask, why: list[str]) -> Proposal | None:
+    async def _on(self, parent: Round, history: History, ask: Ask, unwritten: set[str]) -> Proposal | None:
         source = history.source(parent.n)
         proof = history.proof(parent.n)
         situation = Situation(target=history.target, kernels=proof.kernels, cases=history.task.cases)
@@ -68,8 +71,8 @@ class BuiltinPlanner:
             new = new_edits(hypothesis["rewrite"], source, situation, judged)
             if new:
                 fresh[hypothesis["strategy"]] = hypothesis, new
-            else:
-                why.append(f"{hypothesis['strategy']} writes nothing new on round {parent.n}")
+            elif hypothesis["rewrite"] is None:
+                unwritten.add(hypothesis["strategy"])
         if not fresh:
             return None
         suggestion = await self._choose(parent, history, ask, [h for h, _ in fresh.values()])

@@ -1,9 +1,9 @@
 """Smoke run on a GPU: a few examples optimised for real, with start, best and eager measured.
 
-    python benchmarks/smoke.py [--examples rms_norm softmax matmul] [--rounds 6] [--keep DIR]
+    python benchmarks/smoke.py [--examples rms_norm softmax matmul] [--rounds 6] [--time-limit 130] [--keep DIR]
 
-Times are medians of single calls with a cold L2, in milliseconds, summed over nothing: one figure a case, and the
-weighted geometric mean over the cases for the summary. `eager` is the task's own PyTorch reference on the same inputs.
+Times are medians of single calls with a cold L2, in milliseconds: one a case, and their weighted geometric mean over
+the cases for the summary. `eager` is the task's own PyTorch reference on the same inputs.
 """
 
 from __future__ import annotations
@@ -28,10 +28,12 @@ from tilewright.harness.types import How, Verdict
 MAIN = "import sys; from tilewright.harness.cli.app import main; sys.exit(main())"
 
 
-def optimise(example: str, rounds: int, directory: Path) -> dict[str, Any]:
+def optimise(example: str, rounds: int, directory: Path, limit: str) -> dict[str, Any]:
     """Run the command line as a user would; return the last JSON object."""
     task = record.ROOT / "examples" / f"{example}.py"
     command = [sys.executable, "-c", MAIN, "optimize", str(task), "--rounds", str(rounds), "--run", str(directory)]
+    if limit:
+        command += ["--time-limit", limit]
     began = time.monotonic()
     done = subprocess.run([*command, "--json"], capture_output=True, text=True)
     sys.stderr.write(done.stderr)
@@ -110,13 +112,14 @@ def main() -> None:
     parser.add_argument("--examples", nargs="+", default=["rms_norm", "softmax", "matmul"])
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--keep", type=Path, help="keep the run directories here")
+    parser.add_argument("--time-limit", default="", help="begin no round of an example after this long")
     given = parser.parse_args()
     base = given.keep or Path(tempfile.mkdtemp(prefix="tilewright-smoke-"))
     rows, samples = [], {}
     card = ""
     for example in given.examples:
         directory = base / example
-        last = optimise(example, given.rounds, directory)
+        last = optimise(example, given.rounds, directory, given.time_limit)
         row, samples[example] = look(example, last, directory)
         rows.append(row)
         with Run.open(directory, write=False) as run:
