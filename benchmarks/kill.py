@@ -248,7 +248,8 @@ def compare(path: Path, calm: Path, seen: list[Seen], log: Path | None = None) -
     final = [e.sha for e in Store(path).log(MAIN)]
     rewritten = sum(final[: len(kill.shas)] != kill.shas for kill in seen)
     ours, theirs = (decisions(at, own_path=log is None) for at in (path, calm))
-    pairs = list(itertools.zip_longest(ours, theirs, fillvalue={}))
+    nothing: dict[str, object] = {}
+    pairs = list(itertools.zip_longest(ours, theirs, fillvalue=nothing))
     differing = sum(a != b for a, b in pairs)
     wrong += [f"round {n} differs in {', '.join(differ(a, b))}" for n, (a, b) in enumerate(pairs) if a != b]
     made = log.read_text().split() if log else []

@@ -117,7 +117,7 @@ async def baseline(run: Run, judge: Judge, once: Once) -> Record:
         reason="the baseline" if sound else judged.verdict.detail,
         candidate=start.digest,
         label=start.label,
-        speedup=1.0 if judged.verdict.times else None,
+        ratio=1.0 if judged.verdict.times else None,
         trials=judged.trials,
         cost=Cost(judging_s=time.monotonic() - began, device_s=judged.proof.device_s, candidates=1),
     )
@@ -174,7 +174,7 @@ async def one_round(
         trials={c.digest: c.source for c in proposal.candidates if c.digest != chosen.digest},
         proof=judged.answer.proof,
         evidence=planned.evidence,
-        observation=observe(run.task, run.target, run.settings, run.rounds, done),
+        observation=observe(run.task, run.target, run.settings, run.rounds, done, run.fastest_us),
     )
 
 
@@ -210,7 +210,7 @@ def settle(run: Run, done: Round, proposal: Proposal, judged: Judged, judging_s:
         claim=claim,
         receipt=took,
         trials=judged.trials or (one_trial(chosen, judged.verdict),),
-        speedup=speedup(run.rounds[0].verdict, judged.verdict),
+        ratio=speedup(run.rounds[0].verdict, judged.verdict),
         note="; ".join(filter(None, (done.note, facts))),
         cost=replace(
             done.cost,

@@ -25,9 +25,12 @@ from tilewright.harness.types import (
 MIB = 1 << 20
 
 
-def observe(task: Task, target: Target, settings: Settings, before: Sequence[Round], done: Round) -> Observation | None:
+def observe(
+    task: Task, target: Target, settings: Settings, before: Sequence[Round], done: Round, fastest_us: float | None
+) -> Observation | None:
     """The observation that round `done` makes, given the rounds before it; None where it teaches nothing.
 
+    `fastest_us` is the lowest time of a round that passed before it (see `faster`).
     The baseline, rounds without a move or a candidate, and failures of the machine teach nothing.
     """
     if done.parent is None or done.move is None or done.candidate is None:
@@ -43,7 +46,7 @@ def observe(task: Task, target: Target, settings: Settings, before: Sequence[Rou
         direction=done.move.direction,
         strategy=done.move.strategy,
         outcome=_outcome(parent.verdict, done.verdict),
-        reward_ppm=_reward_ppm(before, parent.verdict, done.verdict),
+        reward_ppm=_reward_ppm(parent.verdict, done.verdict, fastest_us),
         cost_ms=round(device_s * 1000),
         run=settings.run,
         round=done.n,
@@ -94,7 +97,13 @@ def _improved(parent: Verdict, child: Verdict) -> bool:
     return gain is not None and gain >= (MODELLED_GAIN if child.timed is How.MODELLED else MEASURED_GAIN)
 
 
-def _reward_ppm(before: Sequence[Round], parent: Verdict, child: Verdict) -> int:
+def faster(fastest_us: float | None, done: Round) -> float | None:
+    """The lowest time of a round that passed, with `done` counted in: kept by whoever goes through the rounds."""
+    time_us = done.verdict.time_us if done.verdict.status is Status.PASS else None
+    return min((t for t in (fastest_us, time_us) if t), default=None)
+
+
+def _reward_ppm(parent: Verdict, child: Verdict, fastest_us: float | None) -> int:
     """The share of the remaining logarithmic headroom that was closed: clip(ln(p/c) / ln(p/floor), 0, 1).
 
     The floor is the speed of light of the task, or the best time known if that is lower.
@@ -103,8 +112,7 @@ def _reward_ppm(before: Sequence[Round], parent: Verdict, child: Verdict) -> int
         return 0
     if not _improved(parent, child):
         return 0
-    known = [r.verdict.time_us for r in before if r.verdict.status is Status.PASS and r.verdict.time_us]
-    floor = min([_floor_us(parent), *known, child.time_us])
+    floor = min(_floor_us(parent), child.time_us, fastest_us or child.time_us)
     headroom = math.log(parent.time_us / floor)
     return min(1_000_000, round(1_000_000 * math.log(parent.time_us / child.time_us) / headroom))
 

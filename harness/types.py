@@ -435,8 +435,8 @@ class Round:
     asked: Level = Level.TRIAGE
     reached: Level = Level.TRIAGE
     trials: tuple[Trial, ...] = ()
-    speedup: float | None = None
-    """Start over this candidate by the verdict's own kind of time; > 1 is faster."""
+    ratio: float | None = None
+    """Time of the start over this one's, > 1 is faster: a speed-up where the verdict is measured, else a prediction."""
     cost: Cost = Cost()
     note: str = ""
 

@@ -35,7 +35,7 @@ def log(run: RunPath, as_json: AsJson = False) -> None:
 def _row(row: LogRow) -> str:
     what = f"{row.direction} / {row.strategy}" if row.strategy else "start" if row.n == 0 else "no move"
     verdict = f"{row.verdict} {row.failure}".strip()
-    ratio = words.ratio(row.speedup, row.time) if row.n else ""
+    ratio = words.ratio(row.ratio, row.time) if row.n else ""
     return f"{row.n:>5}  {row.decision:<9}  {verdict:<12}  {ratio:<16}  {what}".rstrip()
 
 
@@ -81,7 +81,7 @@ def _summary(summary: Summary) -> Iterator[str]:
         yield f"a round was begun: `tilewright resume {summary.path}` finishes it"
     if summary.best is not None:
         best = summary.best
-        ratio = f", {words.ratio(best.speedup, best.verdict.timed)}" if best.n and best.speedup else ""
+        ratio = f", {words.ratio(best.ratio, best.verdict.timed)}" if best.n and best.ratio else ""
         yield f"best: round {best.n}{ratio}, {words.found(best.verdict)}, {words.CORRECT[best.verdict.correct]}"
 
 
@@ -100,8 +100,8 @@ def _detail(detail: Detail) -> Iterator[str]:
     yield f"verdict: {words.found(verdict)}" + (f": {verdict.detail}" if verdict.detail else "")
     yield f"decision: {done.decision}" + (f", {done.reason}" if done.reason else "")
     yield f"correctness: {words.CORRECT[verdict.correct]}"
-    if done.n and done.speedup is not None:
-        yield f"start over this: {words.ratio(done.speedup, verdict.timed)}"
+    if done.n and done.ratio is not None:
+        yield f"start over this: {words.ratio(done.ratio, verdict.timed)}"
     for each in verdict.times:
         time, floor = words.microseconds(each.time_us), words.microseconds(each.floor_us)
         yield f"  {each.case}: {time} {verdict.timed}, floor {floor}, bound by {each.bound}"
@@ -141,8 +141,9 @@ def fsck(run: RunPath, as_json: AsJson = False) -> None:
     from dataclasses import asdict
 
     from tilewright.harness.runs.fsck import fsck as check
+    from tilewright.knowledge.memory.statistics import refolded
 
-    findings = check(run)
+    findings = check(run, refolded)
     for finding in findings:
         kind = "damage" if finding.fatal else "warning"
         print(

@@ -130,7 +130,7 @@ def _json_round(done: Round) -> dict[str, Json]:
         "decision": str(done.decision),
         "reason": done.reason,
         "receipt": str(done.receipt) if done.receipt else None,
-        key: done.speedup,
+        key: done.ratio,
         "time": str(verdict.timed),
         "correct": str(verdict.correct),
         "candidates": done.cost.candidates,
@@ -159,7 +159,7 @@ def _plain_round(done: Round) -> str:
     parts = [f"round {done.n}:"]
     parts.append(f"{done.move.direction} / {done.move.strategy}:" if done.move else "start:" if done.n == 0 else "")
     parts.append(words.found(done.verdict))
-    parts.append(words.ratio(done.speedup, done.verdict.timed) if done.n else _start_time(done))
+    parts.append(words.ratio(done.ratio, done.verdict.timed) if done.n else _start_time(done))
     parts.append(f"{done.decision}" + (f" ({done.reason})" if done.reason else ""))
     return " ".join(part for part in parts if part)
 
@@ -244,7 +244,7 @@ def table(rounds: Sequence[Round], width: int = WIDE) -> ConsoleRenderable:
             done.move.strategy if done.move else done.label,
             str(done.reached),
             words.found(done.verdict),
-            words.ratio(done.speedup, done.verdict.timed) if done.n else _start_time(done),
+            words.ratio(done.ratio, done.verdict.timed) if done.n else _start_time(done),
             str(done.decision),
             f"{done.cost.candidates} in {done.cost.planning_s + done.cost.judging_s:.1f} s",
         ]

@@ -33,9 +33,9 @@ def finished(path: str, rounds: int, candidates: int, best: Round, proof: Proof 
     verdict = best.verdict
     result: dict[str, Json] = {"round": best.n}
     if verdict.timed is How.MEASURED:
-        result["speedup"] = best.speedup
+        result["speedup"] = best.ratio
     elif verdict.timed is How.MODELLED:
-        result["predicted_ratio"] = best.speedup
+        result["predicted_ratio"] = best.ratio
     result |= {
         "baseline": "start",
         "time": str(verdict.timed),
@@ -51,15 +51,15 @@ def outcome(best: Round, start: Round, proof: Proof | None) -> list[str]:
     lines = []
     if best.n == 0:
         lines.append("no candidate was better: the start is still the best")
-    elif best.speedup is not None:
+    elif best.ratio is not None:
         how = best.move.strategy if best.move else best.label
         before, after = start.verdict.time_us, verdict.time_us
         times = f": {microseconds(before)} -> {microseconds(after)}" if before and after else ""
         if verdict.timed is How.MEASURED:
-            lines.append(f"best: round {best.n} ({how}), speed-up {best.speedup:.2f}x over the start, measured{times}")
+            lines.append(f"best: round {best.n} ({how}), speed-up {best.ratio:.2f}x over the start, measured{times}")
         else:
             lines.append(
-                f"best: round {best.n} ({how}), modelled {best.speedup:.2f}x the start's rate{times}; "
+                f"best: round {best.n} ({how}), modelled {best.ratio:.2f}x the start's rate{times}; "
                 "a prediction, nothing was timed"
             )
     lines.append(f"correctness: {CORRECT[verdict.correct]}")

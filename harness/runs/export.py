@@ -101,12 +101,12 @@ def _proof(task: Task, start: Round, best: Round, proof: Proof) -> Iterator[str]
 
 
 def _claim(best: Round) -> Iterator[str]:
-    if best.speedup is None:
+    if best.ratio is None:
         yield "No speed-up over the start is claimed."
     elif best.verdict.timed is How.MEASURED:
-        yield f"{best.speedup:.3f} times the speed of the start, measured ({best.verdict.proof})."
+        yield f"{best.ratio:.3f} times the speed of the start, measured ({best.verdict.proof})."
     else:
-        yield f"Predicted, not measured: {best.speedup:.3f} times the speed of the start by the cost model."
+        yield f"Predicted, not measured: {best.ratio:.3f} times the speed of the start by the cost model."
     if best.move:
         yield ""
         yield f"Strategy of the last step: {best.move.strategy} ({best.move.direction}). {best.hypothesis}".rstrip()

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 from tilewright.harness.errors import Problem, RunCorrupt
 from tilewright.harness.gitstore import Entry, Store
-from tilewright.harness.observe import observe
+from tilewright.harness.observe import faster, observe
 from tilewright.harness.runs.journal import parse
 from tilewright.harness.runs.layout import (
     BEST,
@@ -241,6 +241,7 @@ class _Check:
         by_number = {entry.trailers.get("Round"): entry for entry in self.commits}
         whole = list(range(len(self.rounds))) == sorted(self.rounds)
         rounds = [self.rounds[n] for n in sorted(self.rounds)]
+        fastest_us: float | None = None
         for done in rounds:
             entry = by_number.get(str(done.n))
             if entry is None:
@@ -248,7 +249,8 @@ class _Check:
             else:
                 self.told(done, entry)
             if whole and self.head:
-                self.observed(done, rounds, self.head)
+                self.observed(done, rounds, self.head, fastest_us)
+            fastest_us = faster(fastest_us, done)
         if fold and whole:
             for what in fold([self.observations[n] for n in sorted(self.observations)]):
                 self.bad("memory", what, "report it: the fold must not depend on the order of its input")
@@ -266,9 +268,9 @@ class _Check:
             if want != have:
                 self.bad(f"commit {entry.sha[:12]}", f"its trailer {name} is {have}, the round's files say {want}")
 
-    def observed(self, done: Round, rounds: list[Round], head: Header) -> None:
+    def observed(self, done: Round, rounds: list[Round], head: Header, fastest_us: float | None) -> None:
         try:
-            want = observe(head.task, head.target, head.settings, rounds[: done.n], done)
+            want = observe(head.task, head.target, head.settings, rounds, done, fastest_us)
         except (ValueError, ArithmeticError, LookupError) as error:
             self.bad(f"{folder(done.n)}/round.json", f"no observation can be derived from it: {error}")
             return

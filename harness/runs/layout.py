@@ -14,6 +14,7 @@ from tilewright.harness.runs.secrets import leaked, scrub_json
 from tilewright.harness.types import (
     Decision,
     Evidence,
+    How,
     Observation,
     Proof,
     Record,
@@ -166,6 +167,7 @@ def round_message(done: Round, observation: Observation | None) -> str:
 def trailers(done: Round, observation: Observation | None) -> dict[str, str]:
     """What a commit says of its round to programs, in order; a trailer that has nothing to say is left out."""
     verdict, move = done.verdict, done.move
+    measured = verdict.timed is How.MEASURED
     said = {
         "Round": str(done.n),
         "Parent-Round": "" if done.parent is None else str(done.parent),
@@ -174,7 +176,8 @@ def trailers(done: Round, observation: Observation | None) -> dict[str, str]:
         "Verdict": verdict.status.value,
         "Failure": verdict.failure.value if verdict.failure else "",
         "Decision": done.decision.value,
-        "Speedup": "" if done.speedup is None else f"{done.speedup:.4f}",
+        "Speedup": f"{done.ratio:.4f}" if measured and done.ratio is not None else "",
+        "Predicted-Ratio": f"{done.ratio:.4f}" if not measured and done.ratio is not None else "",
         "Time": verdict.timed.value,
         "Correct": verdict.correct.value,
         "Level": done.reached.value,
@@ -187,8 +190,9 @@ def trailers(done: Round, observation: Observation | None) -> dict[str, str]:
 def _did(done: Round) -> str:
     verdict = done.verdict
     found = f"{verdict.status} {verdict.failure}" if verdict.failure else str(verdict.status)
-    if done.speedup is not None:
-        found = f"{verdict.status}, {done.speedup:.3f} times the start's speed, {verdict.timed}"
+    if done.ratio is not None:
+        measured = verdict.timed is How.MEASURED
+        found = f"{verdict.status}, {done.ratio:.3f} times the start's speed, {'measured' if measured else 'predicted'}"
     if done.n == 0:
         return f"the baseline ({found})" if done.decision is Decision.KEPT else f"the baseline fails ({found})"
     tried = _line(done.move.strategy) if done.move else "no move"

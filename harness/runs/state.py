@@ -6,6 +6,7 @@ follows from it and is put right when a run is opened for writing.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import TypeVar
 
 from tilewright.harness.errors import RunCorrupt, RunProblem
 from tilewright.harness.gitstore import FSCK, Store, os_problem
-from tilewright.harness.observe import context, prefix
+from tilewright.harness.observe import context, faster, prefix
 from tilewright.harness.runs import mirror
 from tilewright.harness.runs.interrupts import uninterrupted
 from tilewright.harness.runs.journal import Journal, sync_folder
@@ -57,6 +58,8 @@ class Run:
         """Use `create` or `open`."""
         self._store, self._header, self._tree, self._tip, self._lock = store, header, tree, tip, lock
         self._rounds = rounds
+        self.fastest_us = functools.reduce(faster, rounds, None)
+        """The lowest time of a round that passed: the floor of what memory calls headroom."""
         self._observations: list[Observation] | None = None
         self._evidence = {m[2]: path for path in tree.files if (m := EVIDENCE_JSON.fullmatch(path))}
         self._sources: dict[int, str] = {}
@@ -259,6 +262,7 @@ class Run:
         """Bring what is held in memory up to the commit that was just made."""
         self._tip = tip
         self._rounds.append(done)
+        self.fastest_us = faster(self.fastest_us, done)
         self._tree.add(files)
         if record.observation is not None and self._observations is not None:
             self._observations.append(record.observation)

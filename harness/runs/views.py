@@ -26,7 +26,7 @@ class LogRow:
     """A `Status`, as text."""
     failure: str
     decision: str
-    speedup: float | None
+    ratio: float | None
     """Start over candidate, by the kind of time that `time` names: a ratio of modelled times is a prediction."""
     time: str
     """A `How`: measured, modelled, not-checked."""
@@ -81,7 +81,7 @@ def log(path: str | Path) -> Iterator[LogRow]:
 
 def _row(entry: Entry) -> LogRow:
     said = entry.trailers
-    parent, speedup = said.get("Parent-Round"), said.get("Speedup")
+    parent, ratio = said.get("Parent-Round"), said.get("Speedup") or said.get("Predicted-Ratio")
     return LogRow(
         n=int(said["Round"]),
         parent=int(parent) if parent else None,
@@ -90,7 +90,7 @@ def _row(entry: Entry) -> LogRow:
         verdict=said.get("Verdict", ""),
         failure=said.get("Failure", ""),
         decision=said.get("Decision", ""),
-        speedup=float(speedup) if speedup else None,
+        ratio=float(ratio) if ratio else None,
         time=said.get("Time", ""),
         correct=said.get("Correct", ""),
         level=said.get("Level", ""),

@@ -10,7 +10,7 @@ import functools
 import hashlib
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from types import MappingProxyType
 from typing import TypeVar
@@ -249,6 +249,20 @@ class Statistics:
 def fold(observations: Iterable[Observation]) -> Statistics:
     """Statistics of a set of observations."""
     return Statistics(observations)
+
+
+def refolded(observations: Sequence[Observation]) -> list[str]:
+    """What differs when observations are folded backwards, or in two halves that are merged; nothing should."""
+    whole, half = fold(observations), len(observations) // 2
+    others = {
+        "backwards": fold(reversed(observations)),
+        "in halves": fold(observations[half:]).merged(fold(observations[:half])),
+    }
+    return [
+        f"folded {how}, the observations amount to something else"
+        for how, other in others.items()
+        if other.fingerprint != whole.fingerprint
+    ]
 
 
 def _nodes(o: Observation) -> tuple[Node, Node]:

@@ -21,7 +21,7 @@ def a_round(n: int, timed: How, time_us: float, speedup: float) -> Round:
         verdict=Verdict(status=Status.PASS, correct=How.INTERPRETER, timed=timed, times=times),
         decision=Decision.KEPT,
         move=Move(direction="data-reuse", strategy="one-pass") if n else None,
-        speedup=speedup,
+        ratio=speedup,
         cost=Cost(planning_s=0.5, judging_s=1.0, candidates=4),
     )
 

@@ -93,7 +93,7 @@ def decisions(run: Run) -> list[tuple[object, ...]]:
 def test_round_0_is_the_baseline(run: Run) -> None:
     go(run, 0)
     base = run.rounds[0]
-    assert (base.parent, base.decision, base.speedup, base.move) == (None, Decision.KEPT, 1.0, None)
+    assert (base.parent, base.decision, base.ratio, base.move) == (None, Decision.KEPT, 1.0, None)
     assert run.source(0) == run.task.start
     assert run.best is base
 
@@ -237,6 +237,6 @@ def test_a_claim_that_did_not_come_true_is_not_kept_however_low_the_modelled_tim
     asyncio.run(optimize(run, Claims(), EchoSkills(), ScriptedJudge(), rounds=1))
     done = run.rounds[1]
     assert done.verdict.status is Status.PASS
-    assert done.speedup is not None
-    assert done.speedup > 2
+    assert done.ratio is not None
+    assert done.ratio > 2
     assert (done.receipt, done.decision) == (Receipt.REFUTED, Decision.DISCARDED)

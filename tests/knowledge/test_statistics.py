@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from random import Random
 from typing import Any
@@ -13,7 +14,7 @@ from tilewright.harness.types import Context, Observation, sha256
 from tilewright.knowledge.cards import Prior, load
 from tilewright.knowledge.memory import Statistics, fold
 from tilewright.knowledge.memory.estimate import estimate, residual
-from tilewright.knowledge.memory.statistics import outcomes_of, places, position_weights, target_family
+from tilewright.knowledge.memory.statistics import outcomes_of, places, position_weights, refolded, target_family
 
 CARDS = load()
 SOFTMAX = Context(
@@ -217,3 +218,20 @@ def test_outcomes_are_counted_apart_and_can_be_traced_to_their_rounds() -> None:
     assert outcomes_of(known, ONE_PASS) == {"faster": 1, "slower": 1, "flagged": 1}
     assert known.behind(ONE_PASS) == lessons[:3]
     assert known.behind(ONE_PASS, ("modelled",)) == []
+
+
+def test_a_fold_that_depends_on_the_order_is_found_out() -> None:
+    lessons = [seen(reward=0.5, kernel=f"a{n}", prefix=("precision",)) for n in range(9)]
+    assert refolded(lessons) == []
+    assert refolded([]) == []
+
+
+def test_refolding_compares_every_observation() -> None:
+    class Forgetful(list[Observation]):
+        """Loses its first observation when it is read backwards."""
+
+        def __reversed__(self) -> Iterator[Observation]:
+            return iter(self[:0:-1])
+
+    lessons = Forgetful(seen(reward=0.5, kernel=f"a{n}") for n in range(3))
+    assert refolded(lessons) == ["folded backwards, the observations amount to something else"]

@@ -70,7 +70,7 @@ def add(run: Run, strategy: str, time_us: float | None, choice: Choice | None = 
         move=None if first else Move(direction=CARDS.strategies[strategy].direction, strategy=strategy),
         choice=choice,
     )
-    seen = observe(run.task, run.target, run.settings, run.rounds, done)
+    seen = observe(run.task, run.target, run.settings, run.rounds, done, run.fastest_us)
     record = Record(round=done, source=candidate.source, observation=seen)
     run.commit(record)
     return record

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import pickle
 import shutil
 import signal
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tilewright.harness.observe import faster, observe
 from tilewright.harness.runs.state import Run
 from tilewright.harness.types import (
     Case,
@@ -22,6 +24,7 @@ from tilewright.harness.types import (
     How,
     KernelFacts,
     Move,
+    Observation,
     Proof,
     Record,
     Round,
@@ -92,7 +95,6 @@ def create(task: Task, target: Target, settings: Settings) -> Callable[[Path], R
 @pytest.fixture
 def make(task: Task, target: Target, settings: Settings) -> Callable[..., Record]:
     """A plausible record of round `n`: the baseline for 0, else a child of round 0 with evidence and a trial."""
-    from tilewright.harness.observe import observe
 
     def record(n: int, *, kept: bool = False, text: str = "", answer: Any = None, before: Any = ()) -> Record:
         source = SOURCE if n == 0 else f"{SOURCE}# round {n} {text}\n"
@@ -120,7 +122,7 @@ def make(task: Task, target: Target, settings: Settings) -> Callable[..., Record
             label="start" if n == 0 else f"variant {n}",
             move=None if n == 0 else Move(direction="data-reuse", strategy="single-pass-rows"),
             evidence=() if n == 0 else (asked.key,),
-            speedup=100.0 / time_us,
+            ratio=100.0 / time_us,
         )
         facts = KernelFacts(kernel="k", case="only", grid=(1, 1, 1), launches=1, facts={"registers": n}, digest="0")
         return Record(
@@ -129,11 +131,17 @@ def make(task: Task, target: Target, settings: Settings) -> Callable[..., Record
             trials={} if n == 0 else {sha256(other): other},
             proof=Proof(candidate=sha256(source), task=task.digest, target="cuda:90", kernels=(facts,)),
             evidence=() if n == 0 else (asked,),
-            observation=observe(task, target, settings, before or [record(0).round], done) if n else None,
+            observation=_observed(task, target, settings, before or [record(0).round], done) if n else None,
             messages=None if n == 0 else [{"role": "planner", "text": text}],
         )
 
     return record
+
+
+def _observed(
+    task: Task, target: Target, settings: Settings, before: Sequence[Round], done: Round
+) -> Observation | None:
+    return observe(task, target, settings, before, done, functools.reduce(faster, before, None))
 
 
 @pytest.fixture

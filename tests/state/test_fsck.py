@@ -65,7 +65,7 @@ def test_what_is_no_run_is_not_checked(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "change", "where", "what"),
     [
-        ("round.json", lambda t: t.replace('"speedup": 0.99', '"speedup": 1.99'), "commit", "trailer Speedup"),
+        ("round.json", lambda t: t.replace('"ratio": 0.99', '"ratio": 1.99'), "commit", "trailer Predicted-Ratio"),
         ("round.json", lambda t: t.replace('"PASS"', '"FAIL"'), "verdict.json", "not the one in round.json"),
         ("round.json", lambda t: t.replace('"n": 1', '"n": 3'), "round.json", "says that it is round 3"),
         ("round.json", lambda t: t.replace('"parent": 0', '"parent": 7'), "round.json", "no earlier round"),

@@ -30,7 +30,7 @@ Fill = Callable[..., None]
 MAIN, BEST = "refs/heads/main", "refs/tilewright/best"
 
 MESSAGE = """\
-round 2: kept single-pass-rows (PASS, 3.000 times the start's speed, modelled)
+round 2: kept single-pass-rows (PASS, 3.000 times the start's speed, predicted)
 
 Round: 2
 Parent-Round: 0
@@ -38,7 +38,7 @@ Direction: data-reuse
 Strategy: single-pass-rows
 Verdict: PASS
 Decision: kept
-Speedup: 3.0000
+Predicted-Ratio: 3.0000
 Time: modelled
 Correct: interpreter
 Level: L1
@@ -100,10 +100,10 @@ def test_the_commit_says_what_the_round_did(tmp_path: Path, create: Create, fill
         subjects = git(tmp_path, "log", "--reverse", "--format=%s").splitlines()
     assert subjects == [
         "Start on copy rows for cuda:90",
-        "round 0: the baseline (PASS, 1.000 times the start's speed, modelled)",
-        "round 1: discarded single-pass-rows (PASS, 0.990 times the start's speed, modelled)",
-        "round 2: kept single-pass-rows (PASS, 3.000 times the start's speed, modelled)",
-        "round 3: discarded single-pass-rows (PASS, 0.990 times the start's speed, modelled)",
+        "round 0: the baseline (PASS, 1.000 times the start's speed, predicted)",
+        "round 1: discarded single-pass-rows (PASS, 0.990 times the start's speed, predicted)",
+        "round 2: kept single-pass-rows (PASS, 3.000 times the start's speed, predicted)",
+        "round 3: discarded single-pass-rows (PASS, 0.990 times the start's speed, predicted)",
     ]
 
 

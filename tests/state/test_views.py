@@ -29,7 +29,7 @@ def run(tmp_path: Path, create: Callable[[Path], Run], fill: Callable[..., None]
             verdict=Verdict(status=Status.FAIL, failure=Failure.COMPILE, detail="no candidate was written"),
             decision=Decision.NONE,
             candidate=None,
-            speedup=None,
+            ratio=None,
             evidence=(),
         )
         run.commit(Record(round=nothing))
@@ -45,7 +45,7 @@ def test_the_log_says_of_each_round_what_the_round_says(run: Path) -> None:
         assert row.parent == done.parent
         assert (row.verdict, row.decision, row.time) == (done.verdict.status, done.decision, done.verdict.timed)
         assert row.candidate == (done.candidate or "")
-        assert row.speedup == (None if done.speedup is None else pytest.approx(done.speedup, abs=1e-4))
+        assert row.ratio == (None if done.ratio is None else pytest.approx(done.ratio, abs=1e-4))
         assert row.strategy == (done.move.strategy if done.move else "")
     assert (rows[4].failure, rows[4].subject) == ("compile", "round 4: no candidate for single-pass-rows")
 
