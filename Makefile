@@ -9,7 +9,7 @@ TORCH ?= torch==2.13.0
 .PHONY: demo test lint types unit wheel bench clean
 
 demo: $(READY)
-	@$(BIN)/tilewright optimize examples/softmax.py --rounds 6
+	@$(BIN)/tilewright optimize examples/rms_norm.py --rounds 6
 
 test: lint types unit wheel
 

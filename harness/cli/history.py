@@ -95,8 +95,7 @@ def _detail(detail: Detail) -> Iterator[str]:
     if done.label:
         yield f"candidate: {done.label} ({(done.candidate or '')[:12]})"
     if done.claim:
-        value = "" if done.claim.value is None else f" {done.claim.value}"
-        yield f"claim: {done.claim.fact} {done.claim.relation}{value}: {done.receipt}"
+        yield f"claim: {words.claimed(done.claim)}: {done.receipt}"
     yield f"verdict: {words.found(verdict)}" + (f": {verdict.detail}" if verdict.detail else "")
     yield f"decision: {done.decision}" + (f", {done.reason}" if done.reason else "")
     yield f"correctness: {words.CORRECT[verdict.correct]}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tilewright.harness.types import How, Json, Proof, Round, Verdict
+from tilewright.harness.types import Claim, How, Json, Proof, Receipt, Round, Verdict
 
 CORRECT = {
     How.MEASURED: "checked on the device",
@@ -26,6 +26,11 @@ def found(verdict: Verdict) -> str:
 def microseconds(value: float) -> str:
     """A time with a unit that suits it."""
     return f"{value / 1000:.3g} ms" if value >= 1000 else f"{value:.3g} µs"
+
+
+def claimed(claim: Claim) -> str:
+    """A claim in words: `programs falls`, `num_warps == 8`."""
+    return " ".join(str(part) for part in (claim.fact, claim.relation, claim.value) if part is not None)
 
 
 def finished(path: str, rounds: int, candidates: int, best: Round, proof: Proof | None) -> dict[str, Json]:
@@ -62,6 +67,8 @@ def outcome(best: Round, start: Round, proof: Proof | None) -> list[str]:
                 f"best: round {best.n} ({how}), modelled {best.ratio:.2f}x the start's rate{times}; "
                 "a prediction, nothing was timed"
             )
+    if best.claim is not None and best.receipt is Receipt.REALISED:
+        lines.append(f"seen in the compiled kernel, as claimed: {claimed(best.claim)}")
     lines.append(f"correctness: {CORRECT[verdict.correct]}")
     if proof is not None and proof.not_checked:
         lines.append("not checked: " + "; ".join(proof.not_checked))
