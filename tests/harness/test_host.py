@@ -210,9 +210,10 @@ def test_the_hub_serves_clients_of_both_protocol_eras_on_stdio(tmp_path: Path, m
 
     async def go() -> tuple[set[str], Mapping[str, Any]]:
         from mcp import Client, StdioServerParameters
+        from mcp.client.stdio import stdio_client
 
         server = StdioServerParameters(command=sys.executable, args=["-c", SERVE, str(folder)])
-        async with Client(server, mode=mode) as client:
+        async with Client(stdio_client(server, errlog=sys.__stderr__), mode=mode) as client:  # type: ignore[arg-type]
             tools = {tool.name for tool in (await client.list_tools()).tools}
             called = await client.call_tool("memory_search", {"query": "vector", "limit": 1})
             assert called.structured_content is not None

@@ -30,9 +30,10 @@ def test_both_skills_are_found_by_their_entry_points() -> None:
 def test_a_skill_runs_alone_over_stdio(name: str, tools: int) -> None:
     async def go() -> list[str]:
         from mcp import Client, StdioServerParameters
+        from mcp.client.stdio import stdio_client
 
         server = StdioServerParameters(command=sys.executable, args=["-m", f"tilewright.skills.{name}"])
-        async with Client(server) as client:
+        async with Client(stdio_client(server, errlog=sys.__stderr__)) as client:  # type: ignore[arg-type]
             return [tool.name for tool in (await client.list_tools()).tools]
 
     names = asyncio.run(go())
