@@ -29,6 +29,7 @@ SM_BYTES_PER_CYCLE = 64
 MEMORY_INSTRUCTION_CYCLES = 2.0
 """A multiprocessor accepts a memory instruction of a warp every so many cycles, however narrow."""
 SECTOR_BYTES = 32
+SECTORS_PER_CYCLE = 4
 L1_BYTES_PER_CYCLE = 128
 ADDRESS_OPERATIONS = 6
 """Integer operations that form one memory instruction's addresses and predicate; they take fp32 issue slots."""
@@ -236,19 +237,21 @@ def _requests(facts: Mapping[str, Any], kind: str) -> float:
 
 
 def _lsu_cycles(target: Target, facts: Mapping[str, Any], spilled_bytes: float) -> float:
-    """Cycles in which memory instructions are accepted: two each, and one for every two sectors that one spans.
+    """Cycles in which memory instructions are accepted: two each, and one for every four sectors that one spans.
 
     A thread holds up to 16 neighbouring bytes. Where the access is narrower, one instruction of a warp takes a piece
-    of each thread's share, and spans as many sectors as the whole would: that is what makes narrow access dear
-    (fp16 in pieces of 16 bits at 8 and 16 sectors: 6 and 10 cycles, measured on an H200).
+    of each thread's share, and spans as many sectors as the whole would: that is what makes narrow access dear.
+    Accesses of less than 32 bits take twice as long for it. Measured on H200s: 16 bits at 8 and 16 sectors 6 and 10
+    cycles, 32 bits at 16 sectors 6.
     """
     threads = _number(facts, "num_warps", 4.0) * target.warp_size
     each = max(1.0, _number(facts, "tile_elements", threads) / threads)
-    cycles = spilled_bytes / 4 / target.warp_size * (MEMORY_INSTRUCTION_CYCLES + 2)
+    cycles = spilled_bytes / 4 / target.warp_size * (MEMORY_INSTRUCTION_CYCLES + 4 / SECTORS_PER_CYCLE)
     for kind in ("load", "store"):
         bits = _number(facts, f"{kind}_bits_min") or 32.0
         sectors = max(bits, min(128.0, bits * each)) / 8 * target.warp_size / SECTOR_BYTES
-        cycles += _requests(facts, kind) * (MEMORY_INSTRUCTION_CYCLES + sectors / 2)
+        rate = SECTORS_PER_CYCLE if bits >= 32 else SECTORS_PER_CYCLE / 2
+        cycles += _requests(facts, kind) * (MEMORY_INSTRUCTION_CYCLES + sectors / rate)
     return cycles
 
 
