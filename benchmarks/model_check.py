@@ -214,6 +214,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--target", default="cuda:90", help="whose ceilings the model takes")
     parser.add_argument("--no-device", action="store_true", help="model only; measure and write nothing")
+    parser.add_argument("--recorded", type=Path, help="take measured times from this result file: the model changed")
     parser.add_argument("--work", nargs=3, metavar=("OPERATION", "JOBS", "REPLIES"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.work:
@@ -221,7 +222,15 @@ def main() -> None:
         return
     rows = modelled(options.target)
     card, ceilings = None, dict[str, float]()
-    if not options.no_device:
+    before: dict[str, Any] = {}
+    if options.recorded:
+        before = json.loads(options.recorded.read_text())
+        card, ceilings = before["machine"], before["probed"]
+        times = {row["label"]: row["measured_us"] for row in before["samples"] if "measured_us" in row}
+        for row in rows:
+            if row["label"] in times:
+                row["measured_us"] = times[row["label"]]
+    elif not options.no_device:
         import torch
 
         card = torch.cuda.get_device_name(0)
@@ -242,6 +251,9 @@ def main() -> None:
         return
     import record
 
+    if before:
+        kept = ("commit", "date", "command", "versions")
+        found["measured_at"] = before.get("measured_at") or {name: before[name] for name in kept}
     targets = {"spearman of each family": "at least 0.8", "median_ratio": "between 0.7 and 1.4"}
     print(record.write("model-check", {**found, "target": options.target}, targets=targets, samples=rows, card=card))
 
