@@ -105,6 +105,29 @@ def modelled(target_name: str) -> list[dict[str, Any]]:
     return rows
 
 
+def remodelled(target_name: str, row: dict[str, Any]) -> dict[str, Any]:
+    """A recorded row with its time modelled anew, from the facts of the binaries that were measured."""
+    from tilewright.harness.judge.cost import modelled_time
+    from tilewright.harness.types import KernelFacts
+    from tilewright.knowledge.targets import target
+
+    if "facts" not in row:
+        return row
+    kernels = [
+        KernelFacts(
+            kernel=said["kernel"],
+            case=row["label"],
+            grid=(said.get("programs", 1), 1, 1),
+            launches=said["launches"],
+            facts=facts,
+            digest="",
+        )
+        for said, facts in zip(row["terms"]["kernels"], row["facts"], strict=True)
+    ]
+    timed, terms = modelled_time(target(target_name), kernels, case=row["label"])
+    return {**row, "modelled_us": timed.time_us, "bound": timed.bound, "terms": terms}
+
+
 def measure(rows: list[dict[str, Any]]) -> None:
     """Add `measured_us` to each row that can run: the median of do_bench, caches flushed between runs."""
     import torch
@@ -214,22 +237,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--target", default="cuda:90", help="whose ceilings the model takes")
     parser.add_argument("--no-device", action="store_true", help="model only; measure and write nothing")
-    parser.add_argument("--recorded", type=Path, help="take measured times from this result file: the model changed")
+    parser.add_argument("--recorded", type=Path, help="model this result file's facts anew, beside its times")
     parser.add_argument("--work", nargs=3, metavar=("OPERATION", "JOBS", "REPLIES"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.work:
         work(*options.work)
         return
-    rows = modelled(options.target)
+    rows = [] if options.recorded else modelled(options.target)
     card, ceilings = None, dict[str, float]()
     before: dict[str, Any] = {}
     if options.recorded:
         before = json.loads(options.recorded.read_text())
         card, ceilings = before["machine"], before["probed"]
-        times = {row["label"]: row["measured_us"] for row in before["samples"] if "measured_us" in row}
-        for row in rows:
-            if row["label"] in times:
-                row["measured_us"] = times[row["label"]]
+        rows = [remodelled(options.target, row) for row in before["samples"]]
     elif not options.no_device:
         import torch
 
