@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from tilewright.harness.codec import plain
@@ -16,13 +16,21 @@ from tilewright.harness.errors import TaskProblem
 from tilewright.harness.judge.admission import weaknesses
 from tilewright.harness.judge.contract import Expected, check, expect
 from tilewright.harness.judge.inputs import described, drawn
+from tilewright.harness.judge.paths import Ran
 from tilewright.harness.judge.pool import Pool
+from tilewright.harness.judge.replies import TASK
 from tilewright.harness.tasks.kernelbench import substitute
 from tilewright.harness.tasks.spec import resolve
 from tilewright.harness.types import Candidate, Case, Failure, Json, Status, Target, Task
 from tilewright.harness.worker.wire import Blob
 
 REFERENCE_LIMIT_S = 120.0
+AGAIN = "again:"
+"""Before the names of the second call's arguments and results."""
+HIDDEN = frozenset(["task_source", "seed", "case", "lower", "on_device"])
+"""Of the reference's job, what the one that runs a candidate is not told."""
+SLACK, SLACK_BYTES = 4, 64 << 20
+"""How much larger than the right results wrong ones may be and still be compared."""
 KEPT_CONTRACTS = 64
 """Contracts held in memory: those of the task in hand. The oldest go first."""
 
@@ -48,6 +56,8 @@ class Checked:
     """Per case and seed, per output: the largest error as a share of what was allowed."""
     not_checked: tuple[str, ...] = ()
     """What the instrument could not see, beyond what it never sees."""
+    ran: tuple[Ran, ...] = ()
+    """What each call ran, where the interpreter made it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +72,13 @@ class Prepared:
     """The task's file at this case's sizes: the reference."""
 
 
-def failure_of(reply: Mapping[str, Any], task: Task) -> tuple[Failure, str] | None:
-    """The failure that a worker reports about a candidate. Raises TaskProblem where it reports one of the task."""
+def failure_of(reply: Mapping[str, Any]) -> tuple[Failure, str] | None:
+    """The failure that a worker reports about a candidate. One that it blames on the task is its own: see `model`."""
     if "failed" not in reply:
         return None
     said = reply["failed"]
-    if said["failure"] == "task":
-        raise task_problem(task, said)
+    if said["failure"] == TASK:
+        return Failure.LAUNCH, f"it blames the task, which works without it: {said['detail']}"
     trace = said.get("trace", "").strip().splitlines()
     last = f" ({trace[-1].strip()})" if trace else ""
     return Failure(said["failure"]), said["detail"] + last
@@ -118,9 +128,13 @@ class Correctness:
     ) -> Checked:
         """Try a candidate on every case and seed. The first trial goes ahead: most wrong candidates fail it.
 
+        In the interpreter the first trial calls it twice in one process, for two seeds, the second values lying in
+        the first one's memory: what it kept from one call must not show in the other.
         `chosen` says which configuration of an autotuned kernel stands for it.
         """
-        trials = [(case, seed) for case in cases for seed in seeds]
+        trials: list[tuple[Case, tuple[int, ...]]] = [(case, (seed,)) for case in cases for seed in seeds]
+        if self._op == "interpret" and len(seeds) > 1:
+            trials[:2] = [(cases[0], tuple(seeds[:2]))]
         done = [await self._try(task, candidate, *trials[0], chosen)]
         if done[0].status is Status.PASS:
             done += await asyncio.gather(*(self._try(task, candidate, *trial, chosen) for trial in trials[1:]))
@@ -128,21 +142,39 @@ class Correctness:
         notes = tuple(dict.fromkeys(note for each in done for note in each.not_checked))
         worst = next((each for each in done if each.status is not Status.PASS), done[0])
         return Checked(
-            status=worst.status, failure=worst.failure, detail=worst.detail, errors=errors, not_checked=notes
+            status=worst.status,
+            failure=worst.failure,
+            detail=worst.detail,
+            errors=errors,
+            not_checked=notes,
+            ran=tuple(one for each in done for one in each.ran),
         )
 
     async def _try(
-        self, task: Task, candidate: Candidate, case: Case, seed: int, chosen: Mapping[str, int] | None
+        self, task: Task, candidate: Candidate, case: Case, seeds: Sequence[int], chosen: Mapping[str, int] | None
     ) -> Checked:
-        ready = await self.prepare(task, case, seed)
+        ready, *more = [await self.prepare(task, case, seed) for seed in seeds]
         job = {**ready.job, "op": self._op, "source": candidate.source, "chosen": dict(chosen or {})}
-        reply, out = await self._runner.run(job, ready.inputs, limit_s=self._limit_s)
-        return await asyncio.to_thread(self.verdict, task, ready, reply, out)
+        given = dict(ready.inputs)
+        for second in more:
+            job["again"] = second.job
+            given |= {AGAIN + name: blob for name, blob in second.inputs.items()}
+        right = sum(output.native.nbytes for each in (ready, *more) for output in each.expected.outputs)
+        reply, out = await self._runner.run(job, given, limit_s=self._limit_s, most_bytes=SLACK * right + SLACK_BYTES)
+        first = {name: blob for name, blob in out.items() if not name.startswith(AGAIN)}
+        checked = await asyncio.to_thread(self.verdict, ready, reply, first)
+        for second in more:
+            if checked.status is Status.PASS:
+                later = {name.removeprefix(AGAIN): blob for name, blob in out.items() if name.startswith(AGAIN)}
+                then = await asyncio.to_thread(self.verdict, second, reply, later)
+                detail = f"called twice in one process: {then.detail}" if then.detail else ""
+                checked = replace(then, detail=detail, errors={**checked.errors, **then.errors})
+        return checked
 
-    def verdict(self, task: Task, ready: Prepared, reply: Mapping[str, Any], out: Mapping[str, Blob]) -> Checked:
+    def verdict(self, ready: Prepared, reply: Mapping[str, Any], out: Mapping[str, Blob]) -> Checked:
         """What a runner's reply amounts to."""
         key = f"{ready.expected.case}, seed {ready.expected.seed}"
-        if failed := failure_of(reply, task):
+        if failed := failure_of(reply):
             failure, detail = failed
             detail = f"case {ready.expected.case!r}: {detail}"
             return Checked(status=Status.FAIL, failure=failure, detail=detail, errors={})
@@ -150,13 +182,19 @@ class Correctness:
             names = ", ".join(reply["changed"])
             detail = f"input-mutation: it overwrites {names}, which the task does not list under `mutates`"
             return Checked(status=Status.SUSPECT, detail=detail, errors={})
+        if reply.get("rewritten"):
+            names = ", ".join(reply["rewritten"])
+            detail = f"case {ready.expected.case!r}: a second call overwrites {names} of the first"
+            return Checked(status=Status.FAIL, failure=Failure.WRONG, detail=detail, errors={})
         finding = check(ready.expected, out)
         errors: dict[str, Json] = {key: finding.errors}
         if finding.failure is not None:
             return Checked(status=Status.FAIL, failure=finding.failure, detail=finding.detail, errors=errors)
         tuned = [each for each in reply.get("autotuned", []) if each["configs"] > 1]
         notes = tuple(f"configurations of {each['kernel']} other than {each['config']}" for each in tuned)
-        return Checked(status=Status.PASS, errors=errors, not_checked=notes)
+        ran = reply.get("ran")
+        ways = () if ran is None else (Ran(kernels=tuple(ran["kernels"]), operations=tuple(ran["operations"])),)
+        return Checked(status=Status.PASS, errors=errors, not_checked=notes, ran=ways)
 
     async def prepare(self, task: Task, case: Case, seed: int, *, lower: bool = True) -> Prepared:
         """The inputs of a case under a seed and what must come of them. Raises TaskProblem where nothing can.
@@ -210,6 +248,6 @@ class Correctness:
             precision=task.precision,
             tolerance=task.tolerance,
         )
-        runner = {key: value for key, value in job.items() if key != "task_source"}
+        runner = {key: value for key, value in job.items() if key not in HIDDEN}
         runner |= {"mutates": list(task.mutates), "track": reply["track"]}
         return Prepared(runner, inputs, expected, job["task_source"])

@@ -22,10 +22,11 @@ from typing import Any
 import numpy as np
 
 from tilewright.harness.errors import MachineProblem
-from tilewright.harness.judge.correct import Admitted, Checked, Correctness, Prepared, failure_of
+from tilewright.harness.judge.correct import Admitted, Checked, Correctness, Prepared, failure_of, task_problem
 from tilewright.harness.judge.merge import Mismatch, merged
 from tilewright.harness.judge.model import CENSUS_LIMIT_S, Modelled, Modeller
 from tilewright.harness.judge.pool import GIB, Pool, processors
+from tilewright.harness.judge.replies import TASK, demand
 from tilewright.harness.judge.said import contract_of, trial_of, verdict_of, versions_of
 from tilewright.harness.roles import Once
 from tilewright.harness.types import (
@@ -129,7 +130,9 @@ class DeviceJudge:
                 ready = await self._correct.prepare(task, case, self._seeds[0], lower=False)
                 job = {**ready.job, "op": "measure", "eager": True, "task_source": ready.task_source}
                 reply, _ = await self._measure.run(job, ready.inputs, limit_s=MEASURE_LIMIT_S, on_pending=_go)
-                if failed := failure_of(reply, task):
+                if "failed" in reply and reply["failed"]["failure"] == TASK:
+                    raise task_problem(task, reply["failed"])
+                if failed := failure_of(reply):
                     raise MachineProblem(f"{task.name}: timing the reference failed: {failed[1]}")
                 times[case.name] = statistics.median(reply["samples_us"]) / 1e3
         return times
@@ -146,7 +149,8 @@ class DeviceJudge:
         models = await asyncio.gather(
             *(once(f"judge/{d}/model", Modelled, partial(self._modeller.model, task, c)) for d, c in distinct.items())
         )
-        return {d: math.inf if m.failure else m.time_us for d, m in zip(distinct, models, strict=True)}
+        found = zip(distinct, models, strict=True)
+        return {d: m.time_us if m.status is Status.PASS else math.inf for d, m in found}
 
     async def _start(self) -> None:
         await asyncio.gather(self._measure.start(), self._interpret.start())
@@ -192,8 +196,9 @@ class DeviceJudge:
         seen: dict[str, Any] = {}
 
         async def on_pending(said: dict[str, Any], out: dict[str, Blob]) -> dict[str, Any]:
+            demand("measure", said)
             seen.update(said, out=out)
-            seen["checked"] = await asyncio.to_thread(self._correct.verdict, task, ready, said, out)
+            seen["checked"] = await asyncio.to_thread(self._correct.verdict, ready, said, out)
             if seen["checked"].status is not Status.PASS:
                 return {"go": False}
             await turn.taken(case.name)
@@ -232,7 +237,7 @@ class DeviceJudge:
     ) -> Checked:
         """What a child's end amounts to: a failure of its own, the check before timing, or the one after."""
         case = ready.expected.case
-        if failed := failure_of(reply, task):
+        if failed := failure_of(reply):
             return Checked(status=Status.FAIL, failure=failed[0], detail=f"case {case!r}: {failed[1]}", errors={})
         first: Checked | None = seen.get("checked")
         if first is not None and first.status is not Status.PASS:
@@ -243,7 +248,7 @@ class DeviceJudge:
             return Checked(status=Status.FAIL, failure=Failure.LAUNCH, detail=detail, errors={})
         if await asyncio.to_thread(_same, seen["out"], out):
             return first  # the very bytes that were compared before
-        last = await asyncio.to_thread(self._correct.verdict, task, ready, {"changed": []}, out)
+        last = await asyncio.to_thread(self._correct.verdict, ready, {"changed": []}, out)
         return first if last.status is Status.PASS else last
 
     async def _explained(

@@ -5,15 +5,16 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tilewright.harness.codec import plain
-from tilewright.harness.judge.correct import failure_of
+from tilewright.harness.judge.correct import failure_of, task_problem
 from tilewright.harness.judge.cost import modelled_time
 from tilewright.harness.judge.inputs import described
 from tilewright.harness.judge.merge import Mismatch, merged
 from tilewright.harness.judge.pool import Pool
+from tilewright.harness.judge.replies import TASK
 from tilewright.harness.tasks.kernelbench import substitute
 from tilewright.harness.tasks.spec import resolve
 from tilewright.harness.types import (
@@ -32,12 +33,26 @@ from tilewright.harness.types import (
 COMPILE_LIMIT_S = 90.0
 """A 256 x 256 tile on 4 warps spills for 39 s; nothing that is worth having takes longer."""
 CENSUS_LIMIT_S = 60.0
+WRITTEN_SHARE = 0.9
+"""Of the bytes of its results, what a candidate's launches must be seen to write; counts are of a sample."""
+IDLE = """
+import torch
+
+class ModelNew(torch.nn.Module):
+    def __init__(self, *args, **named):
+        super().__init__()
+
+    def forward(self, *args):
+        return args
+"""
+"""A candidate for any KernelBench task that cannot fail by itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Modelled:
     """What the compiler and the cost model say of one candidate."""
 
+    status: Status = Status.PASS
     failure: Failure | None = None
     detail: str = ""
     kernels: tuple[KernelFacts, ...] = ()
@@ -66,9 +81,9 @@ class Modeller:
         """Compile and count every case at full size, and make times of it."""
         began = time.monotonic()
         parts = await asyncio.gather(*(self._case(task, candidate, case) for case in task.cases))
-        failed = next((part for part in parts if part.failure is not None), None)
+        failed = next((part for part in parts if part.status is not Status.PASS), None)
         if failed is not None:
-            return Modelled(failure=failed.failure, detail=failed.detail, model={}, seconds=time.monotonic() - began)
+            return replace(failed, seconds=time.monotonic() - began)
         return Modelled(
             kernels=tuple(kernel for part in parts for kernel in part.kernels),
             times=tuple(one for part in parts for one in part.times),
@@ -80,17 +95,21 @@ class Modeller:
 
     async def _case(self, task: Task, candidate: Candidate, case: Case) -> Modelled:
         job = self.job(task, candidate, case)
-        compiled, _ = await self._compile.run({**job, "op": "compile"}, limit_s=COMPILE_LIMIT_S)
-        if failed := failure_of(compiled, task):
-            return Modelled(failure=failed[0], detail=f"case {case.name!r}: {failed[1]}", model={})
+        compiled, _ = await self._compile.run({**job, "op": "compile"}, limit_s=COMPILE_LIMIT_S, most_bytes=0)
+        if failed := await self._failure(compiled, task, job):
+            return _refused(case, *failed)
         chosen = {each["kernel"]: int(each["index"]) for each in compiled["autotuned"]}
-        counted, _ = await self._interpret.run({**job, "op": "census", "chosen": chosen}, limit_s=CENSUS_LIMIT_S)
-        if failed := failure_of(counted, task):
-            return Modelled(failure=failed[0], detail=f"case {case.name!r}: {failed[1]}", model={})
+        counted, _ = await self._interpret.run(
+            {**job, "op": "census", "chosen": chosen}, limit_s=CENSUS_LIMIT_S, most_bytes=0
+        )
+        if failed := await self._failure(counted, task, job):
+            return _refused(case, *failed)
         try:
             kernels = merged(compiled, counted, case.name)
         except Mismatch as error:
-            return Modelled(failure=Failure.UNSUPPORTED, detail=f"case {case.name!r}: {error}", model={})
+            return _refused(case, Failure.UNSUPPORTED, str(error))
+        if doubt := _unwritten(kernels, task, int(compiled["result_bytes"])):
+            return _refused(case, None, doubt)
         timed, breakdown = self.timed(kernels, case, int(compiled["compulsory_bytes"]))
         return Modelled(
             kernels=kernels,
@@ -99,6 +118,17 @@ class Modeller:
             chosen=chosen,
             not_checked=_unseen(kernels, job),
         )
+
+    async def _failure(
+        self, reply: Mapping[str, Any], task: Task, job: Mapping[str, Any]
+    ) -> tuple[Failure, str] | None:
+        """The candidate's failure. What it blames on the task counts where an idle candidate meets it as well."""
+        said = reply.get("failed")
+        if said and said["failure"] == TASK and task.kind == "kernelbench":
+            idle, _ = await self._compile.run({**job, "op": "compile", "source": IDLE}, limit_s=COMPILE_LIMIT_S)
+            if "failed" in idle and idle["failed"]["failure"] == TASK:
+                raise task_problem(task, idle["failed"])
+        return failure_of(reply)
 
     def timed(
         self, kernels: Sequence[KernelFacts], case: Case, compulsory_bytes: int | None = None
@@ -121,6 +151,22 @@ class Modeller:
         if task.kind == "kernelbench":
             return {**job, "args": [], "task_source": substitute(task.source, case.bindings)}
         return {**job, "args": described(resolve(task, case))}
+
+
+def _refused(case: Case, failure: Failure | None, detail: str) -> Modelled:
+    """No time for one case; without a failure it is suspect."""
+    status = Status.SUSPECT if failure is None else Status.FAIL
+    return Modelled(status=status, failure=failure, detail=f"case {case.name!r}: {detail}", model={})
+
+
+def _unwritten(kernels: Sequence[KernelFacts], task: Task, result_bytes: int) -> str:
+    """Why the launches cannot have made the results; empty where they can. Arguments may be overwritten in part."""
+    written = sum(kernel.launches * int(kernel.facts.get("store_bytes", 0)) for kernel in kernels)
+    if written < WRITTEN_SHARE * result_bytes:
+        return f"not-written: results of {result_bytes} bytes are returned, and its launches write {written}"
+    if task.mutates and not result_bytes and not written:
+        return f"not-written: nothing is returned, and no launch writes to {', '.join(task.mutates)}"
+    return "" if kernels else "not-executed: nothing is launched at full size"
 
 
 def _unseen(kernels: Sequence[KernelFacts], job: Mapping[str, Any]) -> tuple[str, ...]:

@@ -10,12 +10,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 from tilewright.harness.errors import TaskProblem
 from tilewright.harness.judge.correct import Admitted, Checked, Correctness
 from tilewright.harness.judge.model import Modelled, Modeller
+from tilewright.harness.judge.paths import unchecked
 from tilewright.harness.judge.pool import Pool, processors
 from tilewright.harness.judge.said import contract_of, trial_of, verdict_of, versions_of
 from tilewright.harness.roles import Once
@@ -75,11 +76,9 @@ class InterpreterJudge:
         )
         found = dict(zip(distinct, models, strict=True))
         looks: dict[str, Look] = {}
-        order = sorted((d for d in distinct if found[d].failure is None), key=lambda d: found[d].time_us)
+        order = sorted((d for d in distinct if found[d].status is Status.PASS), key=lambda d: found[d].time_us)
         for digest in order[:MOST_CHECKED]:
-            look = await once(
-                f"judge/{digest}/check", Look, partial(self._look, task, distinct[digest], found[digest].chosen)
-            )
+            look = await once(f"judge/{digest}/check", Look, partial(self._look, task, distinct[digest], found[digest]))
             looks[digest] = look
             if look.checked.status is Status.PASS:
                 break
@@ -106,23 +105,25 @@ class InterpreterJudge:
             raise TaskProblem("there is no reduced case to check results on", "add `check`", path=task.path)
         return await self._correct.admit(task, task.checks, self._seeds)
 
-    async def _look(self, task: Task, candidate: Candidate, chosen: Mapping[str, int]) -> Look:
+    async def _look(self, task: Task, candidate: Candidate, model: Modelled) -> Look:
         began = time.monotonic()
-        checked = await self._correct.check(task, candidate, task.checks, self._seeds, chosen)
+        checked = await self._correct.check(task, candidate, task.checks, self._seeds, model.chosen)
+        if checked.status is Status.PASS and (doubt := unchecked(model.kernels, checked.ran)):
+            checked = replace(checked, status=Status.SUSPECT, detail=doubt)
         return Look(checked=checked, seconds=time.monotonic() - began)
 
     # --- what is said about it ---------------------------------------------------------------------------
 
     def _verdict(self, model: Modelled, look: Look | None, admitted: Admitted) -> Verdict | None:
         """None where it was compiled and modelled, but not looked at."""
-        if model.failure is not None:
-            return Verdict(status=Status.FAIL, failure=model.failure, detail=model.detail)
+        if model.status is not Status.PASS:
+            return Verdict(status=model.status, failure=model.failure, detail=model.detail)
         if look is None:
             return None
         return verdict_of(look.checked, admitted, correct=How.INTERPRETER, timed=How.MODELLED, times=model.times)
 
     def _trial(self, candidate: Candidate, model: Modelled, look: Look | None, admitted: Admitted) -> Trial:
-        time_us = model.time_us if model.failure is None else None
+        time_us = model.time_us if model.status is Status.PASS else None
         return trial_of(candidate, self._verdict(model, look, admitted), time_us)
 
     def _proof(self, task: Task, candidate: Candidate, model: Modelled, look: Look | None, admitted: Admitted) -> Proof:

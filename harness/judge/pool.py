@@ -16,21 +16,26 @@ import signal
 import socket
 import tempfile
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_exponential
 
 from tilewright.harness.errors import MachineProblem
 from tilewright.harness.judge.process import Handed, NotStarted, PoolDied, PoolProcess
+from tilewright.harness.judge.replies import demand
 from tilewright.harness.worker import wire
 from tilewright.harness.worker.wire import Blob
 
 Reply: TypeAlias = tuple[dict[str, Any], dict[str, Blob]]
 OnPending: TypeAlias = Callable[[dict[str, Any], dict[str, Blob]], Awaitable[dict[str, Any]]]
 
+T = TypeVar("T")
+
 GIB = 1 << 30
 END_LIMIT_S = 2.0
 """After its answer a child only has to exit."""
+FORK_LIMIT_S = 30.0
+"""For a pool process to fork a child, or to say that a killed one has ended; one that was stopped never does."""
 
 
 def failed(failure: str, detail: str) -> dict[str, Any]:
@@ -66,22 +71,23 @@ class Pool:
         *,
         limit_s: float,
         on_pending: OnPending | None = None,
+        most_bytes: int = wire.PAYLOAD_LIMIT_BYTES,
     ) -> Reply:
         """Do one job within `limit_s` seconds of wall-clock time and return its reply frame.
 
         Where the job fails in any way, the header holds `failed`: {failure, detail, trace}. `on_pending` answers
-        what a job says half-way; the clock stands still meanwhile. Raises MachineProblem where no worker can be
-        started here.
+        what a job says half-way; the clock stands still meanwhile. A reply with more than `most_bytes` of tensors is
+        none. Raises MachineProblem where no worker can be started here.
         """
         async with self._width:
             try:
-                return await self._attempt(await self._live(), job, tensors or {}, limit_s, on_pending)
+                return await self._attempt(await self._live(), job, tensors or {}, limit_s, on_pending, most_bytes)
             except PoolDied:
                 pass
         # Perhaps this job took the pool process with it, perhaps another that ran beside it. Alone, it is plain.
         alone = Pool(self.mode, width=1, memory_bytes=self._memory_bytes, file_bytes=self._file_bytes)
         try:
-            return await alone._attempt(await alone._live(), job, tensors or {}, limit_s, on_pending)
+            return await alone._attempt(await alone._live(), job, tensors or {}, limit_s, on_pending, most_bytes)
         except PoolDied:
             return failed("launch", "it ended the process that held it, twice; the second time it ran alone"), {}
         finally:
@@ -130,22 +136,23 @@ class Pool:
         tensors: Mapping[str, Blob],
         limit_s: float,
         on_pending: OnPending | None,
+        most_bytes: int,
     ) -> Reply:
         number = next(self._numbers)
         scratch = tempfile.mkdtemp(prefix="tilewright-job-")
-        limits = {"memory_bytes": self._memory_bytes, "file_bytes": self._file_bytes}
+        limits = {"seeded": self.mode == "measure", "memory_bytes": self._memory_bytes, "file_bytes": self._file_bytes}
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         ours.setblocking(False)
         handed: Handed | None = None
         try:
             handed = process.hand_over(number, theirs.fileno(), {"scratch": scratch, **limits})
             theirs.close()
-            await handed.pid
+            await _within(FORK_LIMIT_S, handed.pid, process)
             reply: Reply | None = None
             trouble = ""
             try:
                 async with asyncio.timeout(limit_s) as clock:
-                    reply = await self._converse(ours, job, tensors, on_pending, clock)
+                    reply = await self._converse(ours, job, tensors, on_pending, clock, most_bytes)
             except TimeoutError:
                 trouble = "timeout"
             except wire.FrameError as error:
@@ -168,12 +175,15 @@ class Pool:
         tensors: Mapping[str, Blob],
         on_pending: OnPending | None,
         clock: asyncio.Timeout,
+        most_bytes: int,
     ) -> Reply:
         loop = asyncio.get_running_loop()
         await _send(sock, job, tensors)
         while True:
-            header, out = await _receive(sock)
+            header, out = await _receive(sock, most_bytes)
             if not header.pop("pending", False):
+                halfway = job.get("time") or job.get("eager") or job.get("warm")  # these end on less than they found
+                demand("" if halfway else str(job.get("op")), header)
                 return header, out
             answer: dict[str, Any] = {}
             if on_pending is not None:
@@ -193,7 +203,7 @@ class Pool:
                 return await asyncio.shield(job.ended)
         except TimeoutError:
             process.kill(number)
-            return await job.ended
+            return await _within(FORK_LIMIT_S, job.ended, process)
 
     @staticmethod
     def _without_reply(trouble: str, code: int, why: str, limit_s: float) -> dict[str, Any]:
@@ -211,14 +221,26 @@ class Pool:
         return failed("launch", f"its process exited with status {code} before it answered")
 
 
+async def _within(limit_s: float, said: asyncio.Future[T], process: PoolProcess) -> T:
+    """What the pool process must say. Raises PoolDied where it does not: it is then given up."""
+    try:
+        async with asyncio.timeout(limit_s):
+            return await asyncio.shield(said)
+    except TimeoutError:
+        await process.bury(patient=False)
+        return await said
+
+
 async def _send(sock: socket.socket, header: Mapping[str, Any], tensors: Mapping[str, Blob]) -> None:
     loop = asyncio.get_running_loop()
     for buffer in wire.encode(header, tensors):
         await loop.sock_sendall(sock, buffer)
 
 
-async def _receive(sock: socket.socket) -> Reply:
+async def _receive(sock: socket.socket, most_bytes: int) -> Reply:
     header, payload = wire.lengths(await _exactly(sock, wire.PREFIX.size))
+    if payload > most_bytes:
+        raise wire.FrameError(f"a payload of {payload} bytes, where at most {most_bytes} can be right")
     text = await _exactly(sock, header)
     return wire.decode(text, await _exactly(sock, payload))
 

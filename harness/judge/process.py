@@ -42,10 +42,13 @@ ENVIRONMENT = frozenset(
 )
 """What workers may see of the environment. Anything else could be a secret."""
 BOOT = (
-    "import runpy, sys; sys.path.append(sys.argv.pop(1)); "
+    "import runpy, sys; root = sys.argv.pop(1); "
+    "at = [i for i, each in enumerate(sys.path) if each.endswith('-packages')] or [len(sys.path)]; "
+    "sys.path.insert(at[0], root); "
     "runpy.run_module('tilewright.harness.worker', run_name='__main__', alter_sys=True)"
 )
-"""Isolated mode ignores PYTHONPATH; the folder that holds this package is appended instead."""
+"""Isolated mode ignores PYTHONPATH; the folder that holds this package comes before others that are installed, so that
+workers are of the judge's own version, and after the standard library."""
 
 
 class PoolDied(Exception):
@@ -131,10 +134,10 @@ class PoolProcess:
             with contextlib.suppress(OSError):
                 self._control.send(json.dumps({"kill": number}).encode())
 
-    async def bury(self) -> None:
-        """Have it end with everything under it, and clear up after it."""
+    async def bury(self, *, patient: bool = True) -> None:
+        """Have it end with everything under it, and clear up after it. Without patience it is killed at once."""
         self._die()
-        await asyncio.to_thread(self._reap)
+        await asyncio.to_thread(self._reap, 5.0 if patient else 0.0)
 
     def _hear(self) -> None:
         """Take in what the pool process says on its control socket."""
@@ -171,9 +174,9 @@ class PoolProcess:
                 future.set_exception(PoolDied())
                 future.exception()  # marks it as seen where nobody waits
 
-    def _reap(self) -> None:
+    def _reap(self, limit_s: float) -> None:
         try:
-            self._process.wait(5)
+            self._process.wait(limit_s)
         except subprocess.TimeoutExpired:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)

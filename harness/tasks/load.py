@@ -25,8 +25,8 @@ def load_task(spec: str, start: str | None = None) -> Task:
             f"{spec} is a function, and a task also needs a reference and inputs",
             f"run `tilewright scaffold {spec} -o {name}.py`, fill in its inputs and reference, then optimise {name}.py",
         )
+    source = read(spec)
     path = Path(spec).expanduser()
-    source = read(path)
     tree = parse(source, spec)
     if kernelbench.is_kernelbench(tree):
         return kernelbench.load(path, source, tree, start)

@@ -12,12 +12,18 @@ from tilewright.harness.errors import TaskProblem
 ALLOWED = ("torch", "triton")
 """What a candidate may import beside the standard library: all that a worker has."""
 
+DEEPEST = 200
+"""Levels of a source's tree: what walks it here takes a few frames of Python's stack for each."""
+
 Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
 def read(path: str | Path, what: str = "task") -> str:
     """The text of a file that a person named. Raises TaskProblem where there is none to read."""
-    file = Path(path).expanduser()
+    try:
+        file = Path(path).expanduser()
+    except RuntimeError:
+        raise TaskProblem(f"the {what} file does not exist", "check the path", path=str(path)) from None
     try:
         return file.read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -37,8 +43,9 @@ def read(path: str | Path, what: str = "task") -> str:
 
 def parse(source: str, path: str) -> ast.Module:
     """The tree of a source. Raises TaskProblem with the line where it is not Python."""
+    too_deep = TaskProblem("code is nested too deeply to be read", "write it in steps", path=path)
     try:
-        return ast.parse(source)
+        tree = ast.parse(source)
     except SyntaxError as error:
         shown = (error.text or "").strip()
         raise TaskProblem(
@@ -49,6 +56,20 @@ def parse(source: str, path: str) -> ast.Module:
         ) from None
     except ValueError as error:  # a NUL byte
         raise TaskProblem(f"not a file of Python: {error}", "mend the file", path=path) from None
+    except (RecursionError, MemoryError):  # the parser's own words for depth
+        raise too_deep from None
+    if _depth(tree) > DEEPEST:
+        raise too_deep
+    return tree
+
+
+def _depth(tree: ast.AST) -> int:
+    level: list[ast.AST] = [tree]
+    depth = 0
+    while level and depth <= DEEPEST:
+        level = [child for node in level for child in ast.iter_child_nodes(node)]
+        depth += 1
+    return depth
 
 
 def definitions(tree: ast.Module) -> dict[str, Definition]:

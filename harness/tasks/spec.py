@@ -57,7 +57,13 @@ class Use:
 # --- expressions -----------------------------------------------------------------------------------------
 
 
+LONGEST_EXPRESSION = 200
+"""Characters; what reads expressions here takes a frame of Python's stack for each level."""
+
+
 def _parsed(text: str) -> ast.expr:
+    if len(text) > LONGEST_EXPRESSION:
+        raise SpecError(f"an expression of {len(text)} characters is too long; {LONGEST_EXPRESSION} are read")
     try:
         return ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError):

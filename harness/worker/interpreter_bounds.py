@@ -40,6 +40,10 @@ class Watch:
     pointers_made: bool = False
     """The kernel made pointers from numbers."""
     launches: int = 0
+    kernels: dict[str, int] = field(default_factory=dict)
+    """Names of those launched, and how often."""
+    inside: bool = False
+    """A launch is under way."""
 
 
 WATCH = Watch()
@@ -48,7 +52,7 @@ WATCH = Watch()
 @contextlib.contextmanager
 def watching() -> Iterator[Watch]:
     """Run foreign code; afterwards the watch says how often it launched a kernel."""
-    WATCH.launches, WATCH.pointers_made, WATCH.regions = 0, False, {}
+    WATCH.launches, WATCH.pointers_made, WATCH.regions, WATCH.kernels = 0, False, {}, {}
     yield WATCH
 
 
@@ -108,7 +112,13 @@ def install() -> None:
 
     def call(self: Any, *args: Any, **kwargs: Any) -> Any:
         _enter({**dict(zip(self.arg_names, args, strict=False)), **kwargs})
-        return plain_call(self, *args, **kwargs)
+        name = self.fn.__name__
+        WATCH.kernels[name] = WATCH.kernels.get(name, 0) + 1
+        WATCH.inside = True
+        try:
+            return plain_call(self, *args, **kwargs)
+        finally:
+            WATCH.inside = False
 
     executor.__call__ = call
     _checked("create_masked_load", "reads", 0, 1)

@@ -3,9 +3,9 @@
 Job: kind, source, entry, args, target (a mapping of its fields); for KernelBench `task_source`; `ir` asks for texts.
 Reply: `kernels`, one a distinct launch: kernel, grid, launches, facts, digest, args, lines, meta; `order`, indices
 into it, one a launch; `autotuned`, which configuration stands for an autotuned kernel; `compulsory_bytes`, the entry's
-tensor arguments and results once each. With `ir` the tensors
-`ir/N/ttir`, `ir/N/ttgir` and `ir/N/ptx` hold the texts of kernel N. An operation of torch's own that the launch code
-makes on the device is listed too, as a kernel named `torch:…` that has bytes and no registers.
+tensor arguments and results once each; `result_bytes`, those of results that are no argument's memory. With `ir` the
+tensors `ir/N/ttir`, `ir/N/ttgir` and `ir/N/ptx` hold the texts of kernel N. An operation of torch's own that the launch
+code makes on the device is listed too, as a kernel named `torch:…` that has bytes and no registers.
 """
 
 from __future__ import annotations
@@ -48,8 +48,11 @@ def handle(job: dict[str, Any], tensors: dict[str, Blob]) -> tuple[dict[str, Any
             raise
         reply, texts = _reply(job, foreign.args, virtual.noted)
         autotuned = [dataclasses.asdict(each) for each in chosen]
-        needed = _compulsory_bytes(job, foreign.args, returned)
-        return {**reply, "autotuned": autotuned, "compulsory_bytes": needed}, texts
+        sizes = {
+            "compulsory_bytes": _compulsory_bytes(job, foreign.args, returned),
+            "result_bytes": _result_bytes(foreign.args, returned),
+        }
+        return {**reply, "autotuned": autotuned, **sizes}, texts
 
 
 # --- what went well ---------------------------------------------------------------------------------------
@@ -90,6 +93,17 @@ def _compulsory_bytes(job: Mapping[str, Any], args: list[Any], returned: Any) ->
     results = returned if isinstance(returned, tuple | list) else [returned]
     made = {id(each): each for each in results if isinstance(each, torch.Tensor) and id(each) not in given}
     return sum(each.numel() * each.element_size() for each in (*given.values(), *made.values(), *written))
+
+
+def _result_bytes(args: list[Any], returned: Any) -> int:
+    """Memory of the results that does not belong to an argument: somebody must have written it."""
+    given = {each.untyped_storage().data_ptr() for each in args if isinstance(each, torch.Tensor)}
+    sizes: dict[int, int] = {}
+    for each in returned if isinstance(returned, tuple | list) else [returned]:
+        if isinstance(each, torch.Tensor) and (at := each.untyped_storage().data_ptr()) not in given:
+            size = min(each.numel() * each.element_size(), each.untyped_storage().nbytes())
+            sizes[at] = max(sizes.get(at, 0), size)
+    return sum(sizes.values())
 
 
 def kernel_facts(kernel: Any) -> tuple[dict[str, facts.Fact], str]:

@@ -2,7 +2,7 @@
 
 It takes jobs on a control socket (SOCK_SEQPACKET), each with the child's end of a socket (SCM_RIGHTS):
 
-    to here    {"job": 7, "scratch": "/tmp/…", "memory_bytes": N, "file_bytes": N, "cpu_s": N}  + one descriptor
+    to here    {"job": 7, "scratch": "/tmp/…", "seeded": false, "memory_bytes": N, "file_bytes": N, …}  + one descriptor
                {"kill": 7}
     from here  {"ready": {versions}}   {"job": 7, "pid": 1234}   {"job": 7, "ended": STATUS, "why": ""|"memory"}
 
@@ -189,7 +189,7 @@ def _confine(descriptor: int, message: dict[str, Any], seed: str | None) -> None
     os.closerange(4, 1 << 20)
     for name in ("home", "tmp", "cache", "work"):
         (scratch / name).mkdir()
-    if seed and Path(seed).is_dir():
+    if message.get("seeded") and seed and Path(seed).is_dir():
         shutil.copytree(seed, scratch / "cache", dirs_exist_ok=True)
     os.chdir(scratch / "work")
     os.environ.update(

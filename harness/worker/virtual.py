@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import math
 import mmap
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -33,6 +34,7 @@ INTEGER_ELEMENTS = 1 << 26
 """Whole numbers are computed up to this size: they may be indices."""
 _RESERVE = 0x4000  # MAP_NORESERVE, which Python's mmap names from 3.13 on
 _UNFILLED = ("aten::empty", "aten::new_empty")
+_COPIES = ("aten::clone", "aten::copy_", "aten::_to_copy")
 _LOOKS = ("aten::lift_fresh", "aten::detach", "aten::_local_scalar_dense")
 
 
@@ -107,22 +109,26 @@ class Virtual(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's ow
     def recording(self) -> Iterator[None]:
         """Note operations while inside."""
         self._recording = True
+        plain, threading.Thread.start = threading.Thread.start, _no_thread  # type: ignore[method-assign, assignment]
         try:
             yield
         finally:
             self._recording = False
+            threading.Thread.start = plain  # type: ignore[method-assign]
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
         schema = func._schema
-        if schema.name.startswith(_LOOKS) or _is_view(schema):
-            return func(*args, **kwargs)
         if schema.name.startswith(_UNFILLED):
             return _unfilled(func, args, kwargs)
+        if is_free(schema):
+            return func(*args, **kwargs)
         inputs = [each for each in tree_flatten((args, kwargs))[0] if isinstance(each, torch.Tensor)]
         shapes = _on_meta(func, args, kwargs)
+        if self._recording and shapes is not None and _on_host(schema, inputs, shapes):
+            raise Failed("unsupported", f"{schema.name} computes on the host, where the model has no time for it")
         if shapes is None or _small([*inputs, *shapes]) or _whole(inputs, shapes):
             outputs = func(*args, **kwargs)
         else:
@@ -145,6 +151,10 @@ class Virtual(TorchDispatchMode):  # type: ignore[no-untyped-call]  # torch's ow
         return made[0] if len(schema.returns) == 1 and not _returns_list(schema) else made
 
 
+def _no_thread(thread: threading.Thread) -> None:
+    raise Failed("unsupported", "the launch code starts a thread, whose work the model does not see")
+
+
 def _unfilled(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     shapes = _on_meta(func, args, kwargs)
     if shapes is None or len(shapes) != 1 or _small(shapes):
@@ -158,12 +168,27 @@ def _returns_list(schema: Any) -> bool:
     return any("[]" in str(each.type) for each in schema.returns)
 
 
+def is_free(schema: Any) -> bool:
+    """Whether an operation only looks at, or asks for, memory."""
+    return schema.name.startswith((*_LOOKS, *_UNFILLED)) or _is_view(schema)
+
+
 def _is_view(schema: Any) -> bool:
     return any(each.alias_info is not None and not each.alias_info.is_write for each in schema.returns)
 
 
 def _small(tensors: Sequence[torch.Tensor]) -> bool:
     return all(each.numel() <= COMPUTED_ELEMENTS for each in tensors)
+
+
+def _on_host(schema: Any, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> bool:
+    """Whether an operation works on much that was left on, or brought to, the CPU; copies do not count."""
+    return (
+        bool(inputs)
+        and all(on_cpu(each) for each in inputs)
+        and not schema.name.startswith(_COPIES)
+        and not _small([*inputs, *outputs])
+    )
 
 
 def _whole(inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> bool:

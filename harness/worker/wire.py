@@ -25,6 +25,10 @@ PREFIX = struct.Struct("<4sIQ")
 HEADER_LIMIT_BYTES = 16 << 20
 PAYLOAD_LIMIT_BYTES = 8 << 30
 ALIGN_BYTES = 64
+MOST_DIMENSIONS = 64
+"""As many as numpy takes."""
+SAID_CHARACTERS = 300
+"""Of what is wrong with a frame: whoever wrote it chose the words."""
 
 ITEM_BYTES = {
     "bool": 1,
@@ -109,18 +113,22 @@ def decode(text: Buffer, payload: Buffer) -> tuple[dict[str, Any], dict[str, Blo
         start = 0
         for entry in listing:
             name, dtype, shape = entry["name"], entry["dtype"], tuple(entry["shape"])
-            if dtype not in ITEM_BYTES or not all(isinstance(n, int) and n >= 0 for n in shape):
-                raise FrameError(f"tensor {name!r}: unknown type {dtype!r} or shape {shape!r}")
+            if dtype not in ITEM_BYTES or len(shape) > MOST_DIMENSIONS or not all(map(_is_size, shape)):
+                raise FrameError(f"tensor {name!r}: unknown type {dtype!r} or shape {shape!r}"[:SAID_CHARACTERS])
             size = math.prod(shape) * ITEM_BYTES[dtype]
             if size != entry["nbytes"] or start + size > view.nbytes:
                 raise FrameError(f"tensor {name!r}: {entry['nbytes']} bytes do not fit {dtype}{list(shape)}")
             tensors[name] = Blob(dtype, shape, view[start : start + size])
             start += size + (-size % ALIGN_BYTES)
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise FrameError(f"not a frame's header: {error!r}") from error
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise FrameError(f"not a frame's header: {error!r}"[:SAID_CHARACTERS]) from error
     if not isinstance(header, dict):
         raise FrameError("a frame's header is a JSON object")
     return header, tensors
+
+
+def _is_size(n: object) -> bool:
+    return isinstance(n, int) and not isinstance(n, bool) and 0 <= n <= PAYLOAD_LIMIT_BYTES
 
 
 def send(sock: socket.socket, header: Mapping[str, Any], tensors: Mapping[str, Blob] | None = None) -> None:

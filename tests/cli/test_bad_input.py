@@ -92,6 +92,28 @@ def test_a_syntax_error(tilewright: Tilewright, task: Path) -> None:
     is_a_problem(tilewright("optimize", task), f"add.py:{line}: syntax error")
 
 
+@pytest.mark.parametrize("nested", ["-" * 50_000 + "1", "1" + "+1" * 2_000, "a" + ".b" * 2_000])
+def test_code_that_is_nested_too_deeply(tilewright: Tilewright, task: Path, tmp_path: Path, nested: str) -> None:
+    (tmp_path / "deep.py").write_text(f"{TASK}\n\nX = {nested}\n")
+    for args in (("optimize", "deep.py"), ("evaluate", task, "deep.py")):
+        said = tilewright(*args)
+        is_a_problem(said, "deep.py")
+        assert "nested" in said.err
+
+
+def test_an_expression_that_is_too_long(tilewright: Tilewright, task: Path) -> None:
+    task.write_text(TASK.replace("float32[N]", "float32[N" + "+1" * 2_000 + "]"))
+    said = tilewright("optimize", task)
+    assert said.code == 2
+    assert said.err.startswith("error: ")
+    assert "is too long" in said.err
+    assert "Traceback" not in said.err
+
+
+def test_a_home_directory_of_nobody(tilewright: Tilewright) -> None:
+    is_a_problem(tilewright("optimize", "~nobody_at_all/x.py"), "does not exist")
+
+
 def test_no_model(tilewright: Tilewright, tmp_path: Path) -> None:
     (tmp_path / "kb.py").write_text(KERNELBENCH.replace("class Model", "class Net"))
     is_a_problem(tilewright("optimize", "kb.py"), "no class Model")
