@@ -27,7 +27,6 @@ from tilewright.harness.types import (
     Record,
     Round,
     Status,
-    Trial,
     Verdict,
 )
 
@@ -209,7 +208,7 @@ def settle(run: Run, done: Round, proposal: Proposal, judged: Judged, judging_s:
         label=chosen.label,
         claim=claim,
         receipt=took,
-        trials=judged.trials or (one_trial(chosen, judged.verdict),),
+        trials=judged.trials,
         ratio=speedup(run.rounds[0].verdict, judged.verdict),
         note="; ".join(filter(None, (done.note, facts))),
         cost=replace(
@@ -234,15 +233,3 @@ async def timed(judging: Awaitable[Judged]) -> Timed:
     began = time.monotonic()
     answer = await judging
     return Timed(answer=answer, seconds=time.monotonic() - began)
-
-
-def one_trial(candidate: Candidate, verdict: Verdict) -> Trial:
-    """A verdict in short."""
-    return Trial(
-        candidate=candidate.digest,
-        label=candidate.label,
-        status=verdict.status,
-        failure=verdict.failure,
-        detail=verdict.detail,
-        time_us=verdict.time_us,
-    )

@@ -14,13 +14,13 @@ import os
 import shutil
 import signal
 import socket
-import tempfile
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeAlias, TypeVar
 
 from tenacity import AsyncRetrying, retry_if_exception_type, stop_after_attempt, wait_exponential
 
 from tilewright.harness.errors import MachineProblem
+from tilewright.harness.judge import scratch
 from tilewright.harness.judge.process import Handed, NotStarted, PoolDied, PoolProcess
 from tilewright.harness.judge.replies import demand
 from tilewright.harness.worker import wire
@@ -56,7 +56,7 @@ class Pool:
         self.mode = mode
         self.versions: Mapping[str, str] = {}
         """python, torch, triton and numpy of the workers; empty until the first job."""
-        self.seed_cache = tempfile.mkdtemp(prefix="tilewright-seed-")
+        self.seed_cache = scratch.made("seed")
         """What every job finds in its compile cache; empty unless a trusted job fills it."""
         self._width = asyncio.Semaphore(width)
         self._memory_bytes, self._file_bytes = memory_bytes, file_bytes
@@ -139,13 +139,13 @@ class Pool:
         most_bytes: int,
     ) -> Reply:
         number = next(self._numbers)
-        scratch = tempfile.mkdtemp(prefix="tilewright-job-")
+        folder = scratch.made("job")
         limits = {"seeded": self.mode == "measure", "memory_bytes": self._memory_bytes, "file_bytes": self._file_bytes}
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         ours.setblocking(False)
         handed: Handed | None = None
         try:
-            handed = process.hand_over(number, theirs.fileno(), {"scratch": scratch, **limits})
+            handed = process.hand_over(number, theirs.fileno(), {"scratch": folder, **limits})
             theirs.close()
             await _within(FORK_LIMIT_S, handed.pid, process)
             reply: Reply | None = None
@@ -166,7 +166,7 @@ class Pool:
             theirs.close()
             if handed is not None and not handed.ended.done():  # cancelled, or the pool process died
                 process.kill(number)
-            await asyncio.to_thread(shutil.rmtree, scratch, ignore_errors=True)
+            await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
 
     async def _converse(
         self,

@@ -11,11 +11,12 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from tilewright.harness.judge import scratch
 
 START_LIMIT_S = 120.0
 """Importing torch and triton takes 4 s on an idle machine, and far longer on a busy one with a cold disk."""
@@ -86,7 +87,8 @@ class PoolProcess:
     async def launch(cls, mode: str, seed_cache: str) -> PoolProcess:
         """Start one and wait until it can take jobs. Raises NotStarted."""
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        home = tempfile.mkdtemp(prefix="tilewright-pool-")
+        scratch.swept()
+        home = scratch.made("pool")
         log = Path(home) / "log.txt"
         root = str(Path(__file__).absolute().parents[3])
         environment = {name: value for name, value in os.environ.items() if name in ENVIRONMENT}
