@@ -190,7 +190,7 @@ class Task:
     path: str
     """Where the task came from, for messages."""
     source: str
-    """The task file, byte for byte; for a scaffolded task, the generated file."""
+    """The task file, byte for byte. What it names by `start = "package.module:function"` is copied into `start` only."""
     start: str
     """The starting candidate's source."""
     entry: str
@@ -212,7 +212,7 @@ class Task:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the task's source."""
+        """SHA-256 of the task's source: of what must be computed and for which inputs, not of where one starts."""
         return sha256(self.source)
 
 
