@@ -149,7 +149,7 @@ def new_edits(rewrite: str | None, source: str, situation: Situation, judged: se
         return []
     return [
         e
-        for e in launched(rewrites()[rewrite].edits(source, situation), situation)
+        for e in launched(rewrites()[rewrite].look(source, situation).edits, situation)
         if Candidate(source=e.source).digest not in judged
     ]
 

@@ -190,7 +190,7 @@ class Task:
     path: str
     """Where the task came from, for messages."""
     source: str
-    """The task file, byte for byte. What it names by `start = "package.module:function"` is copied into `start` only."""
+    """The task file, byte for byte. What it names by `start = "package.module:…"` is copied into `start` only."""
     start: str
     """The starting candidate's source."""
     entry: str

@@ -43,6 +43,16 @@ class Edit:
     """The kernel of the old source that it changes; None: the one its claim names."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """What a rewrite found in a source."""
+
+    edits: tuple[Edit, ...] = ()
+    """Every edit that applies, most promising first; empty where no precondition can be proved."""
+    refused: tuple[str, ...] = ()
+    """Why something was left as it is, a sentence each."""
+
+
 class Rewrite(Protocol):
     """A strategy that can write the next kernel itself."""
 
@@ -51,11 +61,8 @@ class Rewrite(Protocol):
     """When it applies, in words."""
     risk: str
 
-    def edits(self, source: str, situation: Situation) -> list[Edit]:
-        """Every edit that applies, most promising first; empty when the precondition cannot be proved."""
-
-    def refusals(self, source: str, situation: Situation) -> list[str]:
-        """Why it does not apply, one sentence for each kernel or launch that was looked at."""
+    def look(self, source: str, situation: Situation) -> Look:
+        """Look at every kernel of the source: what can be written, most promising first, and why not more."""
 
 
 NAMES = (

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import libcst as cst
 
 from tilewright.harness.types import Claim
-from tilewright.knowledge.rewrites import Edit, Situation
+from tilewright.knowledge.rewrites import Edit, Look, Situation
 from tilewright.knowledge.rewrites.bindings import row_cover
 from tilewright.knowledge.rewrites.block_free import block_free
 from tilewright.knowledge.rewrites.copies import (
@@ -69,18 +69,11 @@ class OnePass:
     )
     risk = "A long row needs many registers for each thread: more warps, or it spills."
 
-    def edits(self, source: str, situation: Situation) -> list[Edit]:
+    def look(self, source: str, situation: Situation) -> Look:
         """One edit for each kernel and number of elements a thread holds."""
-        return self._look(source, situation)[0]
-
-    def refusals(self, source: str, situation: Situation) -> list[str]:
-        """Why each kernel that was looked at stays as it is."""
-        return self._look(source, situation)[1]
-
-    def _look(self, source: str, situation: Situation) -> tuple[list[Edit], list[str]]:
         parsed = read(source)
         if parsed is None:
-            return [], ["the source does not parse"]
+            return Look(refused=("the source does not parse",))
         edits, said = [], []
         for kernel in kernels(parsed).values():
             at = launches(parsed, kernel.name)
@@ -91,7 +84,9 @@ class OnePass:
                 edits += _edits(parsed, kernel, plan, at, situation)
             except Unfit as why:
                 said.append(f"{kernel.name}: {why}")
-        return edits, said or [] if edits else said or ["no kernel is launched here"]
+        if not edits and not said:
+            said = ["no kernel is launched here"]
+        return Look(edits=tuple(edits), refused=tuple(said))
 
 
 REWRITE = OnePass()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import libcst as cst
 
 from tilewright.harness.types import Claim
-from tilewright.knowledge.rewrites import Edit, Situation
+from tilewright.knowledge.rewrites import Edit, Look, Situation
 from tilewright.knowledge.rewrites.kernels import calls, flow, language
 from tilewright.knowledge.rewrites.launches import Kernel, kernels
 from tilewright.knowledge.rewrites.source import Patch, Source, patched, read
@@ -25,20 +25,13 @@ class PipelineLoop:
     precondition = "An innermost loop over a range loads tiles, has no matrix product, and names no number of stages."
     risk = "Stages take shared memory; narrow or indirect loads are not made asynchronous."
 
-    def edits(self, source: str, situation: Situation) -> list[Edit]:
+    def look(self, source: str, situation: Situation) -> Look:
         """One edit for each kernel and number of stages, covering all of its loops."""
-        return self._look(source, situation)[0]
-
-    def refusals(self, source: str, situation: Situation) -> list[str]:
-        """Why each loop stays as it is."""
-        return self._look(source, situation)[1]
-
-    def _look(self, source: str, situation: Situation) -> tuple[list[Edit], list[str]]:
         parsed = read(source)
         if parsed is None:
-            return [], ["the source does not parse"]
+            return Look(refused=("the source does not parse",))
         if situation.target.backend != "cuda" or situation.target.arch < 80:
-            return [], [f"{situation.target.name} has no asynchronous copies to pipeline with"]
+            return Look(refused=(f"{situation.target.name} has no asynchronous copies to pipeline with",))
         edits: list[Edit] = []
         said: list[str] = []
         for kernel in kernels(parsed).values():
@@ -63,7 +56,7 @@ class PipelineLoop:
                         params={"num_stages": stages},
                     )
                 )
-        return edits, said
+        return Look(edits=tuple(edits), refused=tuple(said))
 
 
 REWRITE = PipelineLoop()

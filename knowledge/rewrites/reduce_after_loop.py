@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import libcst as cst
 
 from tilewright.harness.types import Claim
-from tilewright.knowledge.rewrites import Edit, Situation
+from tilewright.knowledge.rewrites import Edit, Look, Situation
 from tilewright.knowledge.rewrites.accumulators import (
     LIMIT,
     MINUS_INFINITY,
@@ -69,18 +69,11 @@ class ReduceAfterLoop:
     )
     risk = "The lanes take registers for a whole tile, and sums are added in another order."
 
-    def edits(self, source: str, situation: Situation) -> list[Edit]:
+    def look(self, source: str, situation: Situation) -> Look:
         """One edit for each kernel, covering every accumulator that allows it."""
-        return self._look(source)[0]
-
-    def refusals(self, source: str, situation: Situation) -> list[str]:
-        """Why each loop with a reduction stays as it is."""
-        return self._look(source)[1]
-
-    def _look(self, source: str) -> tuple[list[Edit], list[str]]:
         parsed = read(source)
         if parsed is None:
-            return [], ["the source does not parse"]
+            return Look(refused=("the source does not parse",))
         edits: list[Edit] = []
         said: list[str] = []
         for kernel in kernels(parsed).values():
@@ -99,7 +92,7 @@ class ReduceAfterLoop:
                     risk=self.risk,
                 )
             )
-        return edits, said
+        return Look(edits=tuple(edits), refused=tuple(said))
 
 
 REWRITE = ReduceAfterLoop()

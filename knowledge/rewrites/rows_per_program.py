@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import libcst as cst
 
 from tilewright.harness.types import Claim, KernelFacts, Scalar
-from tilewright.knowledge.rewrites import Edit, Situation
+from tilewright.knowledge.rewrites import Edit, Look, Situation
 from tilewright.knowledge.rewrites.bindings import definitions
 from tilewright.knowledge.rewrites.elementwise import Refused
 from tilewright.knowledge.rewrites.kernels import language
@@ -60,32 +60,23 @@ class RowsPerProgram:
     )
     risk = "A larger tile needs more registers, and fewer programs may leave multiprocessors idle."
 
-    def edits(self, source: str, situation: Situation) -> list[Edit]:
+    def look(self, source: str, situation: Situation) -> Look:
         """Tiles of several heights for every kernel that allows it, most promising first."""
         parsed = read(source)
         if parsed is None:
-            return []
+            return Look(refused=("the source is not Python",))
         found: list[Edit] = []
+        reasons: list[str] = []
         for kernel in wanted(parsed, situation):
             try:
-                found += self._kernel(parsed, kernel, situation)
-            except Refused:
-                continue
-        return labelled(found)
-
-    def refusals(self, source: str, situation: Situation) -> list[str]:
-        """Why a kernel does not become a tile of rows."""
-        parsed = read(source)
-        if parsed is None:
-            return ["the source is not Python"]
-        reasons = []
-        for kernel in wanted(parsed, situation):
-            try:
-                if not self._kernel(parsed, kernel, situation):
-                    reasons.append(f"{kernel.name}: no tile of rows fits what is known of it")
+                edits = self._kernel(parsed, kernel, situation)
             except Refused as refused:
                 reasons.append(f"{kernel.name}: {refused}")
-        return reasons
+                continue
+            found += edits
+            if not edits:
+                reasons.append(f"{kernel.name}: no tile of rows fits what is known of it")
+        return Look(edits=tuple(labelled(found)), refused=tuple(reasons))
 
     def _kernel(self, source: Source, kernel: Kernel, situation: Situation) -> list[Edit]:
         sites = launches(source, kernel.name)

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 import libcst as cst
 
 from tilewright.harness.types import Claim
-from tilewright.knowledge.rewrites import Edit, Situation, split_kernels
+from tilewright.knowledge.rewrites import Edit, Look, Situation, split_kernels
 from tilewright.knowledge.rewrites.accumulators import Accumulator, accumulator, dtype, fixed, neutral, updates
 from tilewright.knowledge.rewrites.configs import configs
 from tilewright.knowledge.rewrites.copies import (
@@ -57,18 +57,11 @@ class SplitReduction:
     )
     risk = "Partial results go through memory and a second launch; sums are added in another order."
 
-    def edits(self, source: str, situation: Situation) -> list[Edit]:
+    def look(self, source: str, situation: Situation) -> Look:
         """One edit for each kernel and number of parts."""
-        return self._look(source, situation)[0]
-
-    def refusals(self, source: str, situation: Situation) -> list[str]:
-        """Why each kernel that was looked at stays as it is."""
-        return self._look(source, situation)[1]
-
-    def _look(self, source: str, situation: Situation) -> tuple[list[Edit], list[str]]:
         parsed = read(source)
         if parsed is None:
-            return [], ["the source does not parse"]
+            return Look(refused=("the source does not parse",))
         edits: list[Edit] = []
         said: list[str] = []
         for kernel in kernels(parsed).values():
@@ -81,7 +74,9 @@ class SplitReduction:
                 edits += [_edit(parsed, kernel, plan, at, tuned, s, situation) for s in sizes]
             except Unfit as why:
                 said.append(f"{kernel.name}: {why}")
-        return edits, said if edits or said else ["no kernel is launched here"]
+        if not edits and not said:
+            said = ["no kernel is launched here"]
+        return Look(edits=tuple(edits), refused=tuple(said))
 
 
 REWRITE = SplitReduction()

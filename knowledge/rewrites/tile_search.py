@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 import libcst as cst
 
 from tilewright.harness.types import Claim, KernelFacts, Scalar
-from tilewright.knowledge.rewrites import Edit, Situation
+from tilewright.knowledge.rewrites import Edit, Look, Situation
 from tilewright.knowledge.rewrites.configs import argument, configs, pinned
 from tilewright.knowledge.rewrites.kernels import language
 from tilewright.knowledge.rewrites.launches import Kernel, Launch, give, launches, mentions
@@ -74,22 +74,17 @@ class TileSearch:
     )
     risk = "Larger tiles can spill registers or exceed shared memory; smaller ones repeat work at their edges."
 
-    def edits(self, source: str, situation: Situation) -> list[Edit]:
-        """At most 16 variants, most promising first."""
+    def look(self, source: str, situation: Situation) -> Look:
+        """At most 16 variants, most promising first, the kernels taking turns."""
         parsed = read(source)
         if parsed is None:
-            return []
-        found: list[list[Edit]] = [self._kernel(parsed, k, situation)[0] for k in wanted(parsed, situation)]
-        turns = itertools.chain.from_iterable(itertools.zip_longest(*found))
-        return labelled([edit for edit in turns if edit is not None][:BATCH])
-
-    def refusals(self, source: str, situation: Situation) -> list[str]:
-        """Why nothing of a kernel's launch can vary."""
-        parsed = read(source)
-        if parsed is None:
-            return ["the source is not Python"]
-        answers = [(k, self._kernel(parsed, k, situation)) for k in wanted(parsed, situation)]
-        return [f"{k.name}: {reason}" for k, (edits, reason) in answers if not edits]
+            return Look(refused=("the source is not Python",))
+        answers = [(k, *self._kernel(parsed, k, situation)) for k in wanted(parsed, situation)]
+        turns = itertools.chain.from_iterable(itertools.zip_longest(*(edits for _, edits, _ in answers)))
+        return Look(
+            edits=tuple(labelled([edit for edit in turns if edit is not None][:BATCH])),
+            refused=tuple(f"{k.name}: {reason}" for k, edits, reason in answers if not edits),
+        )
 
     def _kernel(self, source: Source, kernel: Kernel, situation: Situation) -> tuple[list[Edit], str]:
         sites = launches(source, kernel.name)

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 import libcst as cst
 
 from tilewright.harness.types import Claim, Scalar
-from tilewright.knowledge.rewrites import Edit, Situation
+from tilewright.knowledge.rewrites import Edit, Look, Situation
 from tilewright.knowledge.rewrites.kernels import Language, language
 from tilewright.knowledge.rewrites.launches import Kernel, Launch, before, give, launches, mentions
 from tilewright.knowledge.rewrites.parameters import added, fresh, prologue
@@ -36,26 +36,22 @@ class VectorAccess:
     )
     risk = "More code, or one more specialisation; no gain where the address itself is misaligned."
 
-    def edits(self, source: str, situation: Situation) -> list[Edit]:
+    def look(self, source: str, situation: Situation) -> Look:
         """Repairs of every kernel, the most certain first."""
         parsed = read(source)
         if parsed is None:
-            return []
-        narrow = [k for k in wanted(parsed, situation) if not _wide(k, situation)]
-        return labelled([e for k in narrow for e in _repairs(parsed, k, situation)])
-
-    def refusals(self, source: str, situation: Situation) -> list[str]:
-        """Why there is nothing to repair."""
-        parsed = read(source)
-        if parsed is None:
-            return ["the source is not Python"]
-        reasons = []
+            return Look(refused=("the source is not Python",))
+        found: list[Edit] = []
+        reasons: list[str] = []
         for kernel in wanted(parsed, situation):
             if _wide(kernel, situation):
                 reasons.append(f"{kernel.name}: every access is 16 bytes wide already")
-            elif not list(_repairs(parsed, kernel, situation)):
+                continue
+            repairs = list(_repairs(parsed, kernel, situation))
+            found += repairs
+            if not repairs:
                 reasons.append(f"{kernel.name}: no cause that the launch and the kernel show has a repair")
-        return reasons
+        return Look(edits=tuple(labelled(found)), refused=tuple(reasons))
 
 
 def _wide(kernel: Kernel, situation: Situation) -> bool:

@@ -146,20 +146,19 @@ def _edits(
 ) -> tuple[list[Edit], str]:
     """What a rewrite offers that was not judged yet, or why it offers nothing."""
     try:
-        edits = rewrite.edits(source, situation)
-        refused = [] if edits else rewrite.refusals(source, situation)
-        running = launched(edits, situation)
+        found = rewrite.look(source, situation)
     # A rewrite meets kernels that nobody has thought of. Where it breaks, the others still stand, and the
     # answer says so in its note, with which and how.
     except Exception as failure:
         broken.append(f"rewrite {rewrite.name} broke: {type(failure).__name__}: {failure}"[:300])
         return [], broken[-1]
-    if not edits:
-        return [], "; ".join(refused[:2]) or f"its precondition is not met: {rewrite.precondition}"
+    if not found.edits:
+        return [], "; ".join(found.refused[:2]) or f"its precondition is not met: {rewrite.precondition}"
+    running = launched(found.edits, situation)
     if not running:
         return [], "it applies only to kernels that no case of the task launches"
     fresh = [edit for edit in running if sha256(edit.source) not in tried]
-    return fresh, "" if fresh else f"all {len(edits)} of its edits were judged before"
+    return fresh, "" if fresh else f"all {len(running)} of its edits were judged before"
 
 
 def _hypothesis(card: Strategy, signs: Signs, edits: Sequence[Edit], bounds: Mapping[str, Value]) -> Hypothesis:

@@ -41,7 +41,7 @@ OWN = ("softmax_passes", "layer_norm_loops", "instance_stats")
 
 @pytest.mark.parametrize("name", OWN)
 def test_the_first_edit_is_the_one_written_down(name: str, kernel: Callable[[str], str], situation: Situation) -> None:
-    edit = REWRITE.edits(kernel(name), situation)[0]
+    edit = REWRITE.look(kernel(name), situation).edits[0]
     assert edit.source == (GOLDEN / f"{name}.py").read_text()
     assert (edit.claim.fact, edit.claim.relation) == ("loads_in_loop", "falls")
 
@@ -51,7 +51,7 @@ def test_the_first_edit_is_the_one_written_down(name: str, kernel: Callable[[str
 def test_the_results_are_the_same(
     name: str, columns: int, kernel: Callable[[str], str], situation: Situation, interpreter: Runs
 ) -> None:
-    for edit in REWRITE.edits(kernel(name), situation)[:1]:
+    for edit in REWRITE.look(kernel(name), situation).edits[:1]:
         interpreter.same(kernel(name), edit.source, arguments(name, 3, columns))
 
 
@@ -61,7 +61,7 @@ def test_the_results_are_the_same_at_any_size(
     rows: int, columns: int, half: bool, kernel: Callable[[str], str], situation: Situation, interpreter: Runs
 ) -> None:
     source = kernel("softmax_passes")
-    edit = REWRITE.edits(source, situation)[0]
+    edit = REWRITE.look(source, situation).edits[0]
     x = floats(rows, columns, dtype="float16" if half else "float32")
     interpreter.same(source, edit.source, [x], tolerance=2e-3 if half else 2e-5)
 
@@ -70,7 +70,7 @@ def test_the_results_are_the_same_at_any_size(
 def test_the_compiled_kernel_has_no_loads_in_a_loop(
     name: str, kernel: Callable[[str], str], situation: Situation, compiler: Compiles
 ) -> None:
-    edit = REWRITE.edits(kernel(name), situation)[0]
+    edit = REWRITE.look(kernel(name), situation).edits[0]
     (before,) = compiler.launches(kernel(name), arguments(name, 4, 4096))
     (after,) = compiler.launches(edit.source, arguments(name, 4, 4096))
     old, new = ttir_facts(before["ttir"]), ttir_facts(after["ttir"])
@@ -80,7 +80,9 @@ def test_the_compiled_kernel_has_no_loads_in_a_loop(
 
 
 def test_warps_follow_the_row(kernel: Callable[[str], str], situation: Situation, compiler: Compiles) -> None:
-    by_share = {e.params["elements_per_thread"]: e.source for e in REWRITE.edits(kernel("softmax_passes"), situation)}
+    by_share = {
+        e.params["elements_per_thread"]: e.source for e in REWRITE.look(kernel("softmax_passes"), situation).edits
+    }
     warps = {
         (share, n): compiler.launches(source, [floats(1, n)])[0]["num_warps"]
         for share, source in by_share.items()
@@ -92,7 +94,7 @@ def test_warps_follow_the_row(kernel: Callable[[str], str], situation: Situation
 def test_a_row_that_does_not_fit_takes_the_old_kernel(
     kernel: Callable[[str], str], situation: Situation, compiler: Compiles
 ) -> None:
-    edit = REWRITE.edits(kernel("softmax_passes"), situation)[0]
+    edit = REWRITE.look(kernel("softmax_passes"), situation).edits[0]
     fits, long = (compiler.launches(edit.source, [floats(1, n)])[0]["kernel"] for n in (32768, 32769))
     assert fits == "softmax_rows_one_pass"
     assert long == "softmax_rows"
@@ -102,7 +104,7 @@ def test_a_launch_whose_block_covers_the_row_anyway_is_left_alone_and_its_kernel
     kernel: Callable[[str], str], situation: Situation, interpreter: Runs, compiler: Compiles
 ) -> None:
     source = kernel("layer_norm_loops").replace("BLOCK_SIZE=128", "BLOCK_SIZE=triton.next_power_of_2(N)")
-    (edit,) = REWRITE.edits(source, situation)
+    (edit,) = REWRITE.look(source, situation).edits
     assert "one_pass" not in edit.source
     assert edit.claim.kernel == "layer_norm_forward"
     assert edit.source.partition("class LayerNorm")[2] == source.partition("class LayerNorm")[2]
@@ -137,7 +139,7 @@ def test_ligers_cross_entropy_computes_the_same_in_one_pass(
     weighted: bool, smoothing: float, more: bool, gradient: bool, situation: Situation, interpreter: Runs
 ) -> None:
     source = cross_entropy()
-    edit = REWRITE.edits(source, situation)[0]
+    edit = REWRITE.look(source, situation).edits[0]
     target = {"shape": [5], "dtype": "int64", "high": 6}
     args = [floats(5, 300), target, floats(300) if weighted else None, smoothing, "mean", more, gradient]
     interpreter.same(source, edit.source, args)
@@ -146,7 +148,7 @@ def test_ligers_cross_entropy_computes_the_same_in_one_pass(
 def test_ligers_cross_entropy_compiles_without_a_loop(situation: Situation, compiler: Compiles) -> None:
     args = [floats(2, 700), {"shape": [2], "dtype": "int64", "high": 6}, None, 0.0, "mean", False, True]
     (before,) = compiler.launches(cross_entropy(), args)
-    (after,) = compiler.launches(REWRITE.edits(cross_entropy(), situation)[0].source, args)
+    (after,) = compiler.launches(REWRITE.look(cross_entropy(), situation).edits[0].source, args)
     assert ttir_facts(before["ttir"])["loads_in_loop"] == 2
     assert ttir_facts(after["ttir"])["loads_in_loop"] == 0
 
@@ -155,12 +157,12 @@ def test_ligers_cross_entropy_compiles_without_a_loop(situation: Situation, comp
 def test_the_edit_is_the_same_again_and_is_not_made_twice(
     name: str, kernel: Callable[[str], str], situation: Situation
 ) -> None:
-    first = REWRITE.edits(kernel(name), situation)
+    first = REWRITE.look(kernel(name), situation).edits
     read.cache_clear()
-    assert [e.source for e in REWRITE.edits(kernel(name), situation)] == [e.source for e in first]
+    assert [e.source for e in REWRITE.look(kernel(name), situation).edits] == [e.source for e in first]
     for edit in first:
         compile(edit.source, name, "exec")
-        assert REWRITE.edits(edit.source, situation) == []
+        assert REWRITE.look(edit.source, situation).edits == ()
 
 
 NEAR: dict[str, tuple[str, str, str, str]] = {
@@ -291,10 +293,12 @@ def test_a_kernel_that_only_looks_like_it_is_refused_with_the_reason(
     assert old in kernel(name)
     source = kernel(name).replace(old, new)
     compile(source, near, "exec")
-    assert REWRITE.edits(source, situation) == []
-    assert any(reason in said for said in REWRITE.refusals(source, situation)), REWRITE.refusals(source, situation)
+    assert REWRITE.look(source, situation).edits == ()
+    assert any(reason in said for said in REWRITE.look(source, situation).refused), REWRITE.look(
+        source, situation
+    ).refused
 
 
 def test_what_is_not_python_is_refused(situation: Situation) -> None:
-    assert REWRITE.edits("def (", situation) == []
-    assert REWRITE.refusals("def (", situation) == ["the source does not parse"]
+    assert REWRITE.look("def (", situation).edits == ()
+    assert REWRITE.look("def (", situation).refused == ("the source does not parse",)

@@ -28,7 +28,7 @@ ROW: dict[str, Any] = {"shape": [2, 1500]}
 def test_the_loads_become_asynchronous_and_the_results_stay(
     name: str, kernel: Callable[[str], str], situation: Situation, interpreter: Runs, compiler: Compiles
 ) -> None:
-    edits = REWRITE.edits(kernel(name), situation)
+    edits = REWRITE.look(kernel(name), situation).edits
     assert [e.params for e in edits] == [{"num_stages": n} for n in (3, 2, 4)]
     (before,) = compiler.launches(kernel(name), [ROW])
     assert ttgir_facts(before["ttgir"])["async_copies"] == 0
@@ -36,11 +36,11 @@ def test_the_loads_become_asynchronous_and_the_results_stay(
     assert all(int(c) > 0 for c in copies)
     assert (edits[0].claim.fact, edits[0].claim.relation) == ("async_copies", "rises")
     interpreter.same(kernel(name), edits[0].source, [ROW])
-    assert REWRITE.edits(edits[0].source, situation) == []
+    assert REWRITE.look(edits[0].source, situation).edits == ()
 
 
 def test_only_the_range_changes(kernel: Callable[[str], str], situation: Situation) -> None:
-    edit = REWRITE.edits(kernel("row_sums"), situation)[0]
+    edit = REWRITE.look(kernel("row_sums"), situation).edits[0]
     assert edit.source == kernel("row_sums").replace("range(0, n, BLOCK)", "tl.range(0, n, BLOCK, num_stages=3)")
 
 
@@ -60,12 +60,14 @@ def test_other_loops_are_refused_with_the_reason(
 ) -> None:
     source = kernel(name).replace(old, new) if old else kernel(name)
     compile(source, name, "exec")
-    assert any(reason in said for said in REWRITE.refusals(source, situation)), REWRITE.refusals(source, situation)
+    assert any(reason in said for said in REWRITE.look(source, situation).refused), REWRITE.look(
+        source, situation
+    ).refused
     if name != "softmax_passes":  # whose first loop may be pipelined all the same
-        assert REWRITE.edits(source, situation) == []
+        assert REWRITE.look(source, situation).edits == ()
 
 
 def test_a_target_without_asynchronous_copies_is_refused(kernel: Callable[[str], str], situation: Situation) -> None:
     old = replace(situation, target=replace(situation.target, name="cuda:75", arch=75))
-    assert REWRITE.edits(kernel("row_sums"), old) == []
-    assert REWRITE.refusals(kernel("row_sums"), old) == ["cuda:75 has no asynchronous copies to pipeline with"]
+    assert REWRITE.look(kernel("row_sums"), old).edits == ()
+    assert REWRITE.look(kernel("row_sums"), old).refused == ("cuda:75 has no asynchronous copies to pipeline with",)

@@ -45,7 +45,7 @@ OWN: dict[str, list[list[Any]]] = {
 
 @pytest.mark.parametrize("name", ["row_sums", "softmax_flash"])
 def test_the_edit_is_the_one_written_down(name: str, kernel: Callable[[str], str], situation: Situation) -> None:
-    (edit,) = REWRITE.edits(kernel(name), situation)
+    (edit,) = REWRITE.look(kernel(name), situation).edits
     assert edit.source == (GOLDEN / f"{name}.py").read_text()
     assert (edit.claim.fact, edit.claim.relation) == ("reduces_in_loop", "falls")
 
@@ -54,7 +54,7 @@ def test_the_edit_is_the_one_written_down(name: str, kernel: Callable[[str], str
 def test_the_results_are_the_same(
     name: str, kernel: Callable[[str], str], situation: Situation, interpreter: Runs
 ) -> None:
-    (edit,) = REWRITE.edits(kernel(name), situation)
+    (edit,) = REWRITE.look(kernel(name), situation).edits
     for args in OWN[name]:
         interpreter.same(kernel(name), edit.source, args, tolerance=1e-4)
 
@@ -64,7 +64,7 @@ def test_the_results_are_the_same(
 def test_the_results_are_the_same_at_any_length(
     n: int, half: bool, kernel: Callable[[str], str], situation: Situation, interpreter: Runs
 ) -> None:
-    (edit,) = REWRITE.edits(kernel("softmax_flash"), situation)
+    (edit,) = REWRITE.look(kernel("softmax_flash"), situation).edits
     args = [floats(1, 2, n, dtype="float16" if half else "float32"), 1.3]
     interpreter.same(kernel("softmax_flash"), edit.source, args)
 
@@ -73,7 +73,7 @@ def test_the_results_are_the_same_at_any_length(
 def test_the_compiled_loop_reduces_less(
     name: str, kernel: Callable[[str], str], situation: Situation, compiler: Compiles
 ) -> None:
-    (edit,) = REWRITE.edits(kernel(name), situation)
+    (edit,) = REWRITE.look(kernel(name), situation).edits
     (before,) = compiler.launches(kernel(name), OWN[name][0])
     (after,) = compiler.launches(edit.source, OWN[name][0])
     assert before["kernel"] == after["kernel"] == edit.claim.kernel
@@ -106,15 +106,15 @@ LIGER: dict[str, tuple[str, str, list[Any]]] = {
 def test_kernels_of_liger_compute_the_same(name: str, situation: Situation, interpreter: Runs) -> None:
     file, entry, args = LIGER[name]
     source = f"{Path(file).read_text()}\n\n{entry}"
-    edits = REWRITE.edits(source, situation)
-    assert edits, REWRITE.refusals(source, situation)
+    edits = REWRITE.look(source, situation).edits
+    assert edits, REWRITE.look(source, situation).refused
     for edit in edits:
         interpreter.same(source, edit.source, args, tolerance=1e-4)
 
 
 def test_accumulators_of_a_loop_around_a_loop_are_reduced_after_the_inner_one(situation: Situation) -> None:
     source = Path(liger_kernel.ops.group_norm.__file__).read_text()
-    backward = REWRITE.edits(source, situation)[1]
+    backward = REWRITE.look(source, situation).edits[1]
     assert backward.label == "_group_norm_backward_kernel: reduce c1, c2, dB, dW after the loop"
     assert "            c1_lanes += x_hat * wdy\n" in backward.source
     assert "        c1 += tl.sum(c1_lanes)\n" in backward.source
@@ -124,11 +124,11 @@ def test_accumulators_of_a_loop_around_a_loop_are_reduced_after_the_inner_one(si
 def test_the_edit_is_the_same_again_and_is_not_made_twice(
     name: str, kernel: Callable[[str], str], situation: Situation
 ) -> None:
-    (edit,) = REWRITE.edits(kernel(name), situation)
+    (edit,) = REWRITE.look(kernel(name), situation).edits
     read.cache_clear()
-    assert REWRITE.edits(kernel(name), situation) == [edit]
+    assert REWRITE.look(kernel(name), situation).edits == (edit,)
     compile(edit.source, name, "exec")
-    assert REWRITE.edits(edit.source, situation) == []
+    assert REWRITE.look(edit.source, situation).edits == ()
 
 
 NEAR: dict[str, tuple[str, str, str, str]] = {
@@ -167,6 +167,6 @@ def test_an_accumulator_that_only_looks_like_it_is_left_in_the_loop(
     assert old in kernel(name)
     source = kernel(name).replace(old, new)
     compile(source, near, "exec")
-    edits = REWRITE.edits(source, situation)
+    edits = REWRITE.look(source, situation).edits
     assert all(f"{accumulator}_lanes" not in e.source for e in edits)
     assert all(accumulator not in e.label.partition(": reduce ")[2].removesuffix(" after the loop") for e in edits)

@@ -52,7 +52,7 @@ def facts(kernel: str, case: str, programs: int, elements: int, warps: int = 4) 
 
 @pytest.mark.parametrize("name", OWN)
 def test_the_first_edit_is_the_one_written_down(name: str, kernel: Callable[[str], str], situation: Situation) -> None:
-    edit = REWRITE.edits(kernel(name), situation)[0]
+    edit = REWRITE.look(kernel(name), situation).edits[0]
     assert edit.source == (GOLDEN / f"{name}.py").read_text()
     assert (edit.claim.fact, edit.claim.relation) == ("programs", "falls")
     assert edit.params == {"ROWS": 4}
@@ -62,7 +62,7 @@ def test_the_first_edit_is_the_one_written_down(name: str, kernel: Callable[[str
 def test_the_tests_own_kernels_compute_the_same_in_tiles_of_rows(
     name: str, kernel: Callable[[str], str], situation: Situation, interpreter: Runs
 ) -> None:
-    for edit in REWRITE.edits(kernel(name), situation):
+    for edit in REWRITE.look(kernel(name), situation).edits:
         interpreter.same(kernel(name), edit.source, OWN[name])
 
 
@@ -70,8 +70,8 @@ def test_the_tests_own_kernels_compute_the_same_in_tiles_of_rows(
 def test_kernels_of_liger_compute_the_same_in_tiles_of_rows(
     name: str, liger: Callable[[str], str], situation: Situation, interpreter: Runs
 ) -> None:
-    edits = REWRITE.edits(liger(name), situation)
-    assert edits, REWRITE.refusals(liger(name), situation)
+    edits = REWRITE.look(liger(name), situation).edits
+    assert edits, REWRITE.look(liger(name), situation).refused
     for edit in edits[:2]:
         interpreter.same(liger(name), edit.source, LIGER[name])
 
@@ -81,7 +81,7 @@ def test_compiled_kernels_of_liger_load_tiles_and_launch_fewer_programs(
     name: str, liger: Callable[[str], str], situation: Situation, compiler: Compiles
 ) -> None:
     full = [{"shape": [512 if n == 5 else 128 for n in a["shape"]]} if isinstance(a, dict) else a for a in LIGER[name]]
-    edit = next(e for e in REWRITE.edits(liger(name), situation) if e.params["ROWS"] == 4)
+    edit = next(e for e in REWRITE.look(liger(name), situation).edits if e.params["ROWS"] == 4)
     before, after = compiler.one(liger(name), full), compiler.one(edit.source, full)
     assert before["grid"] == [512, 1, 1]
     assert after["grid"] == [128, 1, 1]
@@ -93,28 +93,28 @@ def test_the_edit_appears_once_applied_and_then_no_more(
     kernel: Callable[[str], str], liger: Callable[[str], str], situation: Situation
 ) -> None:
     for source in (kernel("attention_rows"), kernel("row_moments"), liger("softmax"), liger("layer_norm")):
-        edit = REWRITE.edits(source, situation)[0]
+        edit = REWRITE.look(source, situation).edits[0]
         assert read(edit.source) is not None
-        assert not REWRITE.edits(edit.source, situation)
+        assert not REWRITE.look(edit.source, situation).edits
 
 
 def test_equal_input_gives_equal_edits(liger: Callable[[str], str], situation: Situation) -> None:
     read.cache_clear()
-    first = [e.source for e in REWRITE.edits(liger("rms_norm"), situation)]
+    first = [e.source for e in REWRITE.look(liger("rms_norm"), situation).edits]
     read.cache_clear()
-    assert [e.source for e in REWRITE.edits(liger("rms_norm"), situation)] == first
+    assert [e.source for e in REWRITE.look(liger("rms_norm"), situation).edits] == first
 
 
 def test_text_outside_the_edit_stays_as_written(liger: Callable[[str], str], situation: Situation) -> None:
     before = liger("layer_norm")
-    after = REWRITE.edits(before, situation)[0].source
+    after = REWRITE.look(before, situation).edits[0].source
     comments = re.compile(r"#[^\n]*|\"\"\"[\s\S]*?\"\"\"")
     assert comments.findall(after) == comments.findall(before)
 
 
 def test_short_rows_get_tall_tiles_and_warps_to_match(liger: Callable[[str], str], situation: Situation) -> None:
     known = replace(situation, kernels=(facts("_softmax_single_block_forward_kernel", "a", 65536, 128),))
-    first = REWRITE.edits(liger("softmax"), known)[0]
+    first = REWRITE.look(liger("softmax"), known).edits[0]
     assert first.params == {"ROWS": 32, "num_warps": 8}
 
 
@@ -124,11 +124,11 @@ def test_tiles_that_would_idle_the_device_or_burst_its_registers_are_left_out(
     name = "_softmax_single_block_forward_kernel"
     few = replace(situation, kernels=(facts(name, "a", 4 * 132, 128),))
     wide = replace(situation, kernels=(facts(name, "a", 65536, 8192, 16),))
-    assert {e.params["ROWS"] for e in REWRITE.edits(liger("softmax"), few)} == {2, 4}
-    assert {e.params["ROWS"] for e in REWRITE.edits(liger("softmax"), wide)} == {2}
+    assert {e.params["ROWS"] for e in REWRITE.look(liger("softmax"), few).edits} == {2, 4}
+    assert {e.params["ROWS"] for e in REWRITE.look(liger("softmax"), wide).edits} == {2}
     nothing = replace(situation, kernels=(facts(name, "a", 65536, 65536, 32),))
-    assert REWRITE.edits(liger("softmax"), nothing) == []
-    assert REWRITE.refusals(liger("softmax"), nothing) == [f"{name}: no tile of rows fits what is known of it"]
+    assert REWRITE.look(liger("softmax"), nothing).edits == ()
+    assert REWRITE.look(liger("softmax"), nothing).refused == (f"{name}: no tile of rows fits what is known of it",)
 
 
 def test_cases_of_unlike_width_get_a_height_that_follows_the_row(
@@ -136,7 +136,7 @@ def test_cases_of_unlike_width_get_a_height_that_follows_the_row(
 ) -> None:
     name = "_rms_norm_forward_kernel"
     known = replace(situation, kernels=(facts(name, "a", 65536, 128), facts(name, "b", 4096, 4096, 8)))
-    first = REWRITE.edits(liger("rms_norm"), known)[0]
+    first = REWRITE.look(liger("rms_norm"), known).edits[0]
     assert "ROWS = max(1, min(16, 4096 // BLOCK_SIZE))" in first.source
     assert "num_warps=max(1, min(16, ROWS * BLOCK_SIZE // 512))" in first.source
     assert (first.claim.fact, first.claim.relation, first.claim.value) == ("tile_rank", "==", 2)
@@ -148,7 +148,7 @@ def test_cases_of_unlike_width_get_a_height_that_follows_the_row(
 def test_any_number_of_rows_and_columns_computes_the_same(
     kernel: Callable[[str], str], situation: Situation, interpreter: Runs, rows: int, cols: int, choice: int
 ) -> None:
-    edit = REWRITE.edits(kernel("row_moments"), situation)[choice]
+    edit = REWRITE.look(kernel("row_moments"), situation).edits[choice]
     interpreter.same(kernel("row_moments"), edit.source, [{"shape": [rows, cols]}])
 
 
@@ -179,7 +179,7 @@ tl.store(out + row * stride + cols, v / tl.sum(v, axis=0), mask=m)
 
 
 def test_the_plain_kernel_that_the_refused_ones_are_near_to_is_rewritten(situation: Situation) -> None:
-    assert REWRITE.edits(candidate(PLAIN), situation)
+    assert REWRITE.look(candidate(PLAIN), situation).edits
 
 
 @pytest.mark.parametrize(
@@ -208,12 +208,12 @@ def test_a_near_miss_is_refused_with_its_reason(
     change: tuple[str, str], reason: str | None, situation: Situation
 ) -> None:
     source = candidate(PLAIN.replace(*change))
-    edits = REWRITE.edits(source, situation)
+    edits = REWRITE.look(source, situation).edits
     if reason is None:
         assert edits
         return
-    assert edits == []
-    assert reason in " ".join(REWRITE.refusals(source, situation))
+    assert edits == ()
+    assert reason in " ".join(REWRITE.look(source, situation).refused)
 
 
 @pytest.mark.parametrize(
@@ -235,24 +235,24 @@ def test_a_launch_that_does_not_say_how_many_rows_there_are_is_refused(
     host: str, reason: str, situation: Situation
 ) -> None:
     source = candidate(PLAIN, host)
-    assert REWRITE.edits(source, situation) == []
-    assert reason in " ".join(REWRITE.refusals(source, situation))
+    assert REWRITE.look(source, situation).edits == ()
+    assert reason in " ".join(REWRITE.look(source, situation).refused)
 
 
 def test_a_helper_that_reduces_is_refused_and_one_that_is_elementwise_is_not(situation: Situation) -> None:
     body = PLAIN.replace("v / tl.sum(v, axis=0)", "helper(v)")
     reduces = "@triton.jit\ndef helper(v):\n    return v / tl.sum(v, axis=0)\n\n"
     pointwise = "@triton.jit\ndef helper(v):\n    return v * tl.sigmoid(v)\n\n"
-    assert REWRITE.edits(candidate(body, helpers=reduces), situation) == []
-    assert REWRITE.edits(candidate(body, helpers=pointwise), situation)
+    assert REWRITE.look(candidate(body, helpers=reduces), situation).edits == ()
+    assert REWRITE.look(candidate(body, helpers=pointwise), situation).edits
 
 
 def test_a_branch_that_gives_a_name_another_shape_is_refused(situation: Situation) -> None:
     source = candidate(
         PLAIN.replace("tl.store(", "if BLOCK > 64:\n    w = v\nelse:\n    w = cols\ntl.store(").replace("v /", "w /")
     )
-    assert REWRITE.edits(source, situation) == []
-    assert "another shape in another branch" in " ".join(REWRITE.refusals(source, situation))
+    assert REWRITE.look(source, situation).edits == ()
+    assert "another shape in another branch" in " ".join(REWRITE.look(source, situation).refused)
 
 
 def test_every_launch_of_the_kernel_is_rewritten(situation: Situation, interpreter: Runs) -> None:
@@ -266,11 +266,11 @@ def launch(x, n_cols):
     return y
 """
     source = candidate(PLAIN, host)
-    edit = REWRITE.edits(source, situation)[0]
+    edit = REWRITE.look(source, situation).edits[0]
     assert edit.source.count("triton.cdiv(x.shape[0], ROWS)") == 2
     interpreter.same(source, edit.source, [{"shape": [6, 33]}, 33])
 
 
 def test_text_that_is_not_python_is_answered_with_nothing(situation: Situation) -> None:
-    assert REWRITE.edits("def f(:", situation) == []
-    assert REWRITE.refusals("def f(:", situation) == ["the source is not Python"]
+    assert REWRITE.look("def f(:", situation).edits == ()
+    assert REWRITE.look("def f(:", situation).refused == ("the source is not Python",)

@@ -50,7 +50,7 @@ def facts(kernel: str, programs: int) -> KernelFacts:
 
 @pytest.mark.parametrize("name", ["row_sums", "column_sum", "matmul_long_k"])
 def test_the_first_edit_is_the_one_written_down(name: str, kernel: Callable[[str], str], situation: Situation) -> None:
-    edit = REWRITE.edits(kernel(name), situation)[0]
+    edit = REWRITE.look(kernel(name), situation).edits[0]
     assert edit.source == (GOLDEN / f"{name}.py").read_text()
     assert (edit.claim.fact, edit.claim.relation) == ("programs", "rises")
     assert edit.params == {"splits": 16}
@@ -61,7 +61,7 @@ def test_the_results_are_the_same(
     name: str, kernel: Callable[[str], str], situation: Situation, interpreter: Runs
 ) -> None:
     tolerance = 2e-3 if name.startswith("matmul") else 1e-4
-    for edit in REWRITE.edits(kernel(name), situation)[-1:]:
+    for edit in REWRITE.look(kernel(name), situation).edits[-1:]:
         for args in OWN[name]:
             interpreter.same(kernel(name), edit.source, args, tolerance)
 
@@ -73,7 +73,7 @@ def test_the_results_are_the_same_at_any_size(
 ) -> None:
     programs = 2 * situation.target.multiprocessors // splits
     known = replace(situation, kernels=(facts("extremes", programs),))
-    edit = REWRITE.edits(kernel("column_extremes"), known)[0]
+    edit = REWRITE.look(kernel("column_extremes"), known).edits[0]
     assert edit.params == {"splits": splits}
     interpreter.same(kernel("column_extremes"), edit.source, [floats(2, rows, columns)])
 
@@ -82,7 +82,7 @@ def test_the_results_are_the_same_at_any_size(
 def test_the_compiled_candidate_launches_more_programs_and_then_combines(
     name: str, kernel: Callable[[str], str], situation: Situation, compiler: Compiles
 ) -> None:
-    edit = REWRITE.edits(kernel(name), situation)[0]
+    edit = REWRITE.look(kernel(name), situation).edits[0]
     args = OWN[name][0]
     before = compiler.launches(kernel(name), args)[-1]
     partial, combine = [la for la in compiler.launches(edit.source, args) if la["kernel"] != before["kernel"]]
@@ -97,7 +97,7 @@ def test_the_compiled_candidate_launches_more_programs_and_then_combines(
 def test_a_launch_with_programs_enough_takes_the_old_kernel(
     kernel: Callable[[str], str], situation: Situation, compiler: Compiles
 ) -> None:
-    edit = REWRITE.edits(kernel("row_sums"), situation)[0]
+    edit = REWRITE.look(kernel("row_sums"), situation).edits[0]
     full = 2 * situation.target.multiprocessors
     few, many = (compiler.launches(edit.source, [floats(rows, 64)]) for rows in (full - 1, full))
     assert [la["kernel"] for la in few] == ["row_stats_partial", "row_stats_combine"]
@@ -108,22 +108,22 @@ def test_the_number_of_parts_follows_from_the_programs_there_are(
     kernel: Callable[[str], str], situation: Situation
 ) -> None:
     known = replace(situation, kernels=(facts("row_stats", 8),))
-    assert [e.params["splits"] for e in REWRITE.edits(kernel("row_sums"), known)] == [32, 64, 16]
+    assert [e.params["splits"] for e in REWRITE.look(kernel("row_sums"), known).edits] == [32, 64, 16]
     full = replace(situation, kernels=(facts("row_stats", 4096),))
-    assert REWRITE.edits(kernel("row_sums"), full) == []
-    assert "row_stats: its 4096 programs already fill the machine" in REWRITE.refusals(kernel("row_sums"), full)
+    assert REWRITE.look(kernel("row_sums"), full).edits == ()
+    assert "row_stats: its 4096 programs already fill the machine" in REWRITE.look(kernel("row_sums"), full).refused
 
 
 @pytest.mark.parametrize("name", OWN)
 def test_the_edit_is_the_same_again_and_is_not_made_twice(
     name: str, kernel: Callable[[str], str], situation: Situation
 ) -> None:
-    first = REWRITE.edits(kernel(name), situation)
+    first = REWRITE.look(kernel(name), situation).edits
     read.cache_clear()
-    assert REWRITE.edits(kernel(name), situation) == first
+    assert REWRITE.look(kernel(name), situation).edits == first
     for edit in first:
         compile(edit.source, name, "exec")
-        assert REWRITE.edits(edit.source, situation) == []
+        assert REWRITE.look(edit.source, situation).edits == ()
 
 
 NEAR: dict[str, tuple[str, str, str, str]] = {
@@ -191,5 +191,7 @@ def test_a_kernel_that_only_looks_like_it_is_refused_with_the_reason(
     assert old in kernel(name)
     source = kernel(name).replace(old, new)
     compile(source, near, "exec")
-    assert REWRITE.edits(source, situation) == []
-    assert any(reason in said for said in REWRITE.refusals(source, situation)), REWRITE.refusals(source, situation)
+    assert REWRITE.look(source, situation).edits == ()
+    assert any(reason in said for said in REWRITE.look(source, situation).refused), REWRITE.look(
+        source, situation
+    ).refused

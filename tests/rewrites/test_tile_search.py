@@ -44,14 +44,14 @@ def facts(kernel: str, case: str, grid: int, **known: int) -> KernelFacts:
 def test_the_first_variant_is_the_one_written_down(
     name: str, kernel: Callable[[str], str], situation: Situation
 ) -> None:
-    assert REWRITE.edits(kernel(name), situation)[0].source == (GOLDEN / f"{name}.py").read_text()
+    assert REWRITE.look(kernel(name), situation).edits[0].source == (GOLDEN / f"{name}.py").read_text()
 
 
 @pytest.mark.parametrize("name", OWN)
 def test_variants_compute_the_same(
     name: str, kernel: Callable[[str], str], situation: Situation, interpreter: Runs
 ) -> None:
-    edits = REWRITE.edits(kernel(name), situation)
+    edits = REWRITE.look(kernel(name), situation).edits
     seen: dict[str, Any] = {}
     for edit in edits:  # the interpreter knows no warps: one variant for each choice of sizes
         seen.setdefault(str({k: v for k, v in edit.params.items() if not k.startswith("num_")}), edit)
@@ -63,7 +63,7 @@ def test_variants_compute_the_same(
 def test_a_batch_is_bounded_parses_and_repeats_nothing(
     name: str, kernel: Callable[[str], str], situation: Situation
 ) -> None:
-    edits = REWRITE.edits(kernel(name), situation)
+    edits = REWRITE.look(kernel(name), situation).edits
     assert 0 < len(edits) <= BATCH
     assert len({e.source for e in edits}) == len(edits)
     assert len({e.label for e in edits}) == len(edits)
@@ -77,7 +77,7 @@ def test_the_claimed_warps_and_programs_are_what_the_compiler_is_given(
     source = kernel("vector_add")
     args = [{"shape": [1 << 16]}] * 2
     before = compiler.one(source, args)
-    for edit in REWRITE.edits(source, situation)[:8]:
+    for edit in REWRITE.look(source, situation).edits[:8]:
         after = compiler.one(edit.source, args)
         if edit.claim.fact == "num_warps":
             assert after["num_warps"] == edit.claim.value
@@ -90,7 +90,7 @@ def test_the_claimed_warps_and_programs_are_what_the_compiler_is_given(
 
 def test_a_block_that_covers_the_row_stays_and_warps_vary(liger: Callable[[str], str], situation: Situation) -> None:
     for name in ("softmax", "layer_norm", "swiglu"):
-        edits = REWRITE.edits(liger(name), situation)
+        edits = REWRITE.look(liger(name), situation).edits
         assert {tuple(e.params) for e in edits} == {("num_warps",)}
         assert {e.params["num_warps"] for e in edits} >= {1, 2, 8, 16}
 
@@ -98,7 +98,7 @@ def test_a_block_that_covers_the_row_stays_and_warps_vary(liger: Callable[[str],
 def test_warps_come_near_eight_elements_a_thread_first(liger: Callable[[str], str], situation: Situation) -> None:
     name = "_softmax_single_block_forward_kernel"
     known = replace(situation, kernels=(facts(name, "a", 65536, tile_elements=512, num_warps=4),))
-    edits = REWRITE.edits(liger("softmax"), known)
+    edits = REWRITE.look(liger("softmax"), known).edits
     assert edits[0].params == {"num_warps": 2}
     assert "num_warps=2\n" in edits[0].source
     assert all(e.params["num_warps"] != 4 for e in edits)
@@ -109,7 +109,7 @@ def test_cases_of_unlike_width_get_warps_in_proportion(
 ) -> None:
     name = "_layer_norm_forward_kernel"
     cases = (facts(name, "a", 1, tile_elements=128, num_warps=4), facts(name, "b", 1, tile_elements=8192, num_warps=16))
-    first = REWRITE.edits(liger("layer_norm"), replace(situation, kernels=cases))[0]
+    first = REWRITE.look(liger("layer_norm"), replace(situation, kernels=cases)).edits[0]
     assert "num_warps=max(1, min(32, BLOCK_SIZE // 256))" in first.source
     weight = {"shape": [37]}
     interpreter.same(liger("layer_norm"), first.source, [{"shape": [3, 37]}, weight, weight, 1e-5])
@@ -117,7 +117,7 @@ def test_cases_of_unlike_width_get_warps_in_proportion(
 
 def test_tiles_that_the_target_cannot_hold_are_left_out(kernel: Callable[[str], str], situation: Situation) -> None:
     small = replace(situation, target=replace(situation.target, shared_bytes_per_block=48 * 1024))
-    for edit in REWRITE.edits(kernel("matmul_tuned"), small):
+    for edit in REWRITE.look(kernel("matmul_tuned"), small).edits:
         p = {k: v for k, v in edit.params.items() if isinstance(v, int)}
         listed = (p["BLOCK_M"], p["BLOCK_N"], p["BLOCK_K"]) == (64, 64, 32)
         assert listed or p["num_stages"] * (p["BLOCK_M"] + p["BLOCK_N"]) * p["BLOCK_K"] * 2 <= 48 * 1024
@@ -125,8 +125,8 @@ def test_tiles_that_the_target_cannot_hold_are_left_out(kernel: Callable[[str], 
 
 def test_a_variant_can_be_varied_again(kernel: Callable[[str], str], situation: Situation) -> None:
     for name in ("vector_add", "matmul_tuned"):
-        once = REWRITE.edits(kernel(name), situation)[0].source
-        again = REWRITE.edits(once, situation)
+        once = REWRITE.look(kernel(name), situation).edits[0].source
+        again = REWRITE.look(once, situation).edits
         assert again
         assert once not in {e.source for e in again}
 
@@ -177,7 +177,7 @@ def k(x, out, n, B: tl.constexpr):
 
 
 def sizes(source: str, situation: Situation) -> set[Any]:
-    return {e.params["B"] for e in REWRITE.edits(HEAD + source, situation) if "B" in e.params}
+    return {e.params["B"] for e in REWRITE.look(HEAD + source, situation).edits if "B" in e.params}
 
 
 @pytest.mark.parametrize(
@@ -192,7 +192,7 @@ def sizes(source: str, situation: Situation) -> set[Any]:
 def test_the_grid_follows_the_tile_however_it_is_written(host: str, situation: Situation, interpreter: Runs) -> None:
     entry = host.replace("def launch(x, out, n):\n", "def launch(x):\n    out, n = torch.zeros_like(x), x.numel()\n")
     text = HEAD + ADD + entry + "    return out\n"
-    edits = [e for e in REWRITE.edits(text, situation) if e.params.get("B") in (512, 64)]
+    edits = [e for e in REWRITE.look(text, situation).edits if e.params.get("B") in (512, 64)]
     assert {e.params["B"] for e in edits} == {64, 512}
     for edit in edits[:3]:
         interpreter.same(text, edit.source, [{"shape": [1000]}])
@@ -240,10 +240,10 @@ def test_partial_results_pin_a_tile_that_only_the_grid_names(situation: Situatio
 
 
 def test_a_kernel_without_a_readable_launch_says_so(situation: Situation) -> None:
-    assert REWRITE.refusals(HEAD + ADD, situation) == ["k: it is not launched in this module"]
+    assert REWRITE.look(HEAD + ADD, situation).refused == ("k: it is not launched in this module",)
     host = "def launch(x, out, n):\n    k[(1,)](x, out, n, B=256)\n\nALIAS = k\n"
-    assert REWRITE.refusals(HEAD + ADD + host, situation) == ["k: it is used in other ways than plain launches"]
-    assert REWRITE.edits("def f(:", situation) == []
+    assert REWRITE.look(HEAD + ADD + host, situation).refused == ("k: it is used in other ways than plain launches",)
+    assert REWRITE.look("def f(:", situation).edits == ()
 
 
 def test_sizes_assigned_together_vary_together(situation: Situation, interpreter: Runs) -> None:
@@ -265,7 +265,7 @@ def launch(x):
     k[grid](x, out, m, n, A=A, B=B)
     return out
 """
-    edits = [e for e in REWRITE.edits(HEAD + two, situation) if {"A", "B"} <= set(e.params)]
+    edits = [e for e in REWRITE.look(HEAD + two, situation).edits if {"A", "B"} <= set(e.params)]
     assert edits
     for edit in edits[:2]:
         assert f"A, B = {edit.params['A']}, {edit.params['B']}" in edit.source
@@ -276,9 +276,9 @@ def test_a_loop_tile_that_the_launch_computes_is_varied_from_its_compiled_size(
     kernel: Callable[[str], str], situation: Situation, interpreter: Runs
 ) -> None:
     source = kernel("row_moments").replace("BLOCK=32", "BLOCK=min(64, triton.next_power_of_2(n_cols))")
-    assert all("BLOCK" not in e.params for e in REWRITE.edits(source, situation))
+    assert all("BLOCK" not in e.params for e in REWRITE.look(source, situation).edits)
     record = facts("moments_kernel", "a", 4096, tile_elements=64, tile_rank=1, num_warps=2)
-    edits = REWRITE.edits(source, replace(situation, kernels=(record,)))
+    edits = REWRITE.look(source, replace(situation, kernels=(record,))).edits
     changed = next(e for e in edits if e.params.get("BLOCK") == 128)
     assert "BLOCK=128, " in changed.source
     interpreter.same(source, changed.source, [{"shape": [3, 157]}], tolerance=1e-4)
@@ -286,5 +286,5 @@ def test_a_loop_tile_that_the_launch_computes_is_varied_from_its_compiled_size(
 
 def test_labels_name_the_kernel_where_several_vary(situation: Situation) -> None:
     host = "def launch(x, out, n):\n    k[(1,)](x, out, n, B=256)\n    c[(1,)](x, out, n, B=256)\n"
-    edits = REWRITE.edits(HEAD + ADD + ADD.replace("def k(", "def c(") + host, situation)
+    edits = REWRITE.look(HEAD + ADD + ADD.replace("def k(", "def c(") + host, situation).edits
     assert {e.label.split(":")[0] for e in edits} == {"k", "c"}

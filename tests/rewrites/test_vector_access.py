@@ -34,7 +34,7 @@ Widths = Callable[[dict[str, Any]], list[int]]
 
 
 def named(source: str, label: str, situation: Situation) -> Edit:
-    return next(e for e in REWRITE.edits(source, situation) if e.label.endswith(label))
+    return next(e for e in REWRITE.look(source, situation).edits if e.label.endswith(label))
 
 
 @pytest.mark.parametrize("name", ["vector_add", "row_moments"])
@@ -122,12 +122,12 @@ def test_sizes_that_divide_by_sixteen_or_by_nothing_have_no_alignment_to_gain(
     liger: Callable[[str], str], situation: Situation
 ) -> None:
     cases = (Case(name="a", bindings={"M": 4096, "N": 1024, "T": "float16"}),)
-    labels = [e.label for e in REWRITE.edits(liger("layer_norm"), replace(situation, cases=cases))]
+    labels = [e.label for e in REWRITE.look(liger("layer_norm"), replace(situation, cases=cases)).edits]
     assert ALIGN not in labels
     cases = (Case(name="a", bindings={"M": 4096, "N": 197, "T": "float16"}),)
-    assert ALIGN not in [e.label for e in REWRITE.edits(liger("layer_norm"), replace(situation, cases=cases))]
+    assert ALIGN not in [e.label for e in REWRITE.look(liger("layer_norm"), replace(situation, cases=cases)).edits]
     cases = (Case(name="a", bindings={"M": 4096, "N": 1000, "T": "float16"}),)
-    assert ALIGN in [e.label for e in REWRITE.edits(liger("layer_norm"), replace(situation, cases=cases))]
+    assert ALIGN in [e.label for e in REWRITE.look(liger("layer_norm"), replace(situation, cases=cases)).edits]
 
 
 UNSPECIALISED = (
@@ -152,7 +152,7 @@ def launch(x):
 def test_specialisation_is_switched_on_again(
     situation: Situation, interpreter: Runs, compiler: Compiles, widths: Widths
 ) -> None:
-    (edit,) = REWRITE.edits(UNSPECIALISED, situation)
+    (edit,) = REWRITE.look(UNSPECIALISED, situation).edits
     assert "@triton.jit(debug=False)\n" in edit.source
     interpreter.same(UNSPECIALISED, edit.source, [{"shape": [3, 40]}])
     args = [{"shape": [64, 1024]}]
@@ -181,8 +181,8 @@ def test_fewer_warps_where_a_thread_has_less_than_sixteen_bytes(
 
 def test_nothing_is_repaired_where_no_access_is_narrow(kernel: Callable[[str], str], situation: Situation) -> None:
     wide = known(situation, "add_kernel", load_bits_max=128, narrow_loads=0, narrow_stores=0)
-    assert REWRITE.edits(kernel("vector_add"), wide) == []
-    assert REWRITE.refusals(kernel("vector_add"), wide) == ["add_kernel: every access is 16 bytes wide already"]
+    assert REWRITE.look(kernel("vector_add"), wide).edits == ()
+    assert REWRITE.look(kernel("vector_add"), wide).refused == ("add_kernel: every access is 16 bytes wide already",)
 
 
 def test_a_repair_is_not_made_twice(kernel: Callable[[str], str], situation: Situation) -> None:
@@ -190,7 +190,7 @@ def test_a_repair_is_not_made_twice(kernel: Callable[[str], str], situation: Sit
         for name in ("vector_add", "row_moments"):
             once = named(kernel(name), label, situation).source
             assert read(once) is not None
-            assert label not in [e.label for e in REWRITE.edits(once, situation)]
+            assert label not in [e.label for e in REWRITE.look(once, situation).edits]
 
 
 FLAT = """
@@ -221,7 +221,7 @@ def launch(x, out):
 
 
 def peels(text: str, situation: Situation) -> bool:
-    return PEEL in [e.label for e in REWRITE.edits(HEAD + text, situation)]
+    return PEEL in [e.label for e in REWRITE.look(HEAD + text, situation).edits]
 
 
 def test_the_plain_kernels_that_the_refused_ones_are_near_to_are_split(situation: Situation) -> None:
@@ -273,9 +273,9 @@ def test_bounds_and_strides_that_the_launch_does_not_give_as_whole_numbers_are_n
     literal = FLAT.replace("x, out, x.numel(), B", "x, out, 4096, B")
     called = FLAT.replace("x, out, x.numel(), B", "x, out, count(x), B")
     for text in (literal, called):
-        assert ALIGN not in [e.label for e in REWRITE.edits(HEAD + text, situation)]
+        assert ALIGN not in [e.label for e in REWRITE.look(HEAD + text, situation).edits]
 
 
 def test_a_kernel_that_is_passed_around_is_left_alone(situation: Situation) -> None:
-    assert REWRITE.edits(HEAD + FLAT + "\nTABLE = [k]\n", situation) == []
-    assert REWRITE.edits("def f(:", situation) == []
+    assert REWRITE.look(HEAD + FLAT + "\nTABLE = [k]\n", situation).edits == ()
+    assert REWRITE.look("def f(:", situation).edits == ()

@@ -11,7 +11,7 @@ import pytest
 from tilewright.harness.host import Host
 from tilewright.harness.types import Claim, Evidence, KernelFacts, Standing, sha256
 from tilewright.knowledge.cards import load
-from tilewright.knowledge.rewrites import NAMES, Edit, Rewrite, Situation
+from tilewright.knowledge.rewrites import NAMES, Edit, Look, Rewrite, Situation
 from tilewright.knowledge.targets import target
 from tilewright.skills.triage.answers import Attempt, Hypothesis, Ranking
 from tilewright.skills.triage.classify import bottleneck, family
@@ -115,11 +115,11 @@ class Scripted:
     ) -> None:
         self.name, self.labels, self.error, self.kernel = name, labels, error, kernel
 
-    def edits(self, source: str, situation: Situation) -> list[Edit]:
+    def look(self, source: str, situation: Situation) -> Look:
         if self.error:
             raise self.error
         claim = Claim(fact="programs", relation="falls")
-        return [
+        edits = tuple(
             Edit(
                 source=f"{source}# {label}\n",
                 label=label,
@@ -129,10 +129,8 @@ class Scripted:
                 kernel=self.kernel,
             )
             for label in self.labels
-        ]
-
-    def refusals(self, source: str, situation: Situation) -> list[str]:
-        return [] if self.labels else ["kern: nothing to rewrite"]
+        )
+        return Look(edits=edits, refused=() if self.labels else ("kern: nothing to rewrite",))
 
 
 def ranked(source: str, kernels: tuple[KernelFacts, ...] = (), **changed: Any) -> Ranking:
