@@ -1,23 +1,23 @@
 """The `tilewright` command: what it can be asked to do, and how it ends.
 
 Exit status: 0 done; 1 the answer is no (`fsck` found damage, `evaluate` found the candidate wrong); 2 a
-problem that a person can mend, said in one line with its remedy; 130 stopped by Ctrl-C or SIGTERM.
+problem that a person can mend, said in one line with its remedy; 130 stopped by Ctrl-C or SIGTERM; 141 the
+reader of standard output has gone, as a shell reports it of any program.
 Commands import what they need when they run, so that `--help` is quick.
 """
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 from typing import cast
 
 import typer
 
-from tilewright.harness.cli import doctor, evaluate, history, optimize, scaffold, serve
+from tilewright.harness.cli import doctor, evaluate, history, optimize, output, scaffold, serve
 from tilewright.harness.errors import Problem
 
-PROBLEM, INTERRUPTED = 2, 130
+PROBLEM, INTERRUPTED, READER_GONE = 2, 130, 141
 
 # What typer raises for a mistake in the arguments: its own copy of click's class, or click's, by version.
 _USAGE = cast("type[Exception]", next(kind for kind in typer.BadParameter.__mro__ if kind.__name__ == "ClickException"))
@@ -54,6 +54,9 @@ def run(args: Sequence[str] | None = None) -> int:
     """Run one command and return its exit status. A `Problem` becomes two lines on stderr, never a traceback."""
     try:
         code = app(args=args, prog_name="tilewright", standalone_mode=False)
+        sys.stdout.flush()
+    except output.ReaderGone:
+        return READER_GONE
     except Problem as problem:
         return report(problem)
     except typer.Abort:
@@ -61,9 +64,6 @@ def run(args: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
         return INTERRUPTED
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the reader has gone; so may the rest
-        return 0
     except _USAGE as error:
         error.show()  # type: ignore[attr-defined]  # click's classes are only known by name here
         return PROBLEM
@@ -80,7 +80,10 @@ def report(problem: Problem) -> int:
 
 def main() -> None:
     """The console script."""
-    sys.exit(run())
+    output.prepare()
+    code = run()
+    output.finish()
+    sys.exit(code)
 
 
 if __name__ == "__main__":

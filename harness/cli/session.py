@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shlex
 import signal
 import sys
 import time
@@ -14,6 +15,7 @@ from types import FrameType
 import typer
 
 from tilewright.harness.cli import progress, words
+from tilewright.harness.cli.output import OutputProblem
 from tilewright.harness.errors import Problem
 from tilewright.harness.runs.state import Run
 
@@ -44,6 +46,9 @@ def go(run: Run, *, rounds: int, as_json: bool, limit_s: float | None) -> None:
     except KeyboardInterrupt:
         _stopped(run, as_json)
         raise typer.Exit(INTERRUPTED) from None
+    except OutputProblem:
+        _stopped(run, as_json=False)
+        raise
     except Problem as problem:
         if as_json:
             failed = {"event": "failed", "run": run.path, "cause": str(problem), "remedy": problem.remedy}
@@ -53,7 +58,7 @@ def go(run: Run, *, rounds: int, as_json: bool, limit_s: float | None) -> None:
     proof = run.proof(best.n)
     candidates = sum(done.cost.candidates for done in run.rounds)
     if ending == "stopped":
-        ending = f"the time limit is reached; go on with `tilewright resume {run.path}`"
+        ending = f"the time limit is reached; go on with `{_resume(run)}`"
     screen.ended(
         words.finished(run.path, len(run.rounds) - 1, candidates, best, proof),
         [ending, *words.outcome(best, run.rounds[0], proof), f"run: {run.path}"],
@@ -97,9 +102,13 @@ def _signals() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
+def _resume(run: Run) -> str:
+    return f"tilewright resume {shlex.quote(str(run.path))}"
+
+
 def _stopped(run: Run, as_json: bool) -> None:
     done = len(run.rounds)
-    resume = f"tilewright resume {run.path}"
+    resume = _resume(run)
     if as_json:
         print(json.dumps({"event": "stopped", "run": run.path, "rounds": max(0, done - 1), "resume": resume}))
     print(f"stopped; what is finished is kept. Go on with `{resume}`", file=sys.stderr)
