@@ -16,6 +16,7 @@ import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -252,7 +253,8 @@ class Store:
     def _python_git(self) -> Any:
         if self._git is None:
             os.environ.setdefault("GIT_PYTHON_REFRESH", "quiet")
-            import git
+            with _plain_environment():  # it asks git's version as it is imported
+                import git
 
             if not git.GIT_OK:
                 raise Problem("git was not found, and every run is a git repository", "install git 2.36 or newer")
@@ -296,10 +298,22 @@ REMEDIES = {
     errno.EDQUOT: "make room in your quota, then go on with `tilewright resume`",
     errno.EFBIG: "raise the file size limit (`ulimit -f`), then go on with `tilewright resume`",
     errno.EROFS: "the file system is read-only: choose another place with --run",
-    errno.EACCES: "you may not write there: mend the permissions, or choose another place with --run",
-    errno.EPERM: "you may not write there: mend the permissions, or choose another place with --run",
+    errno.EACCES: "you may not do that there: mend the permissions, or choose another place with --run",
+    errno.EPERM: "you may not do that there: mend the permissions, or choose another place with --run",
     errno.EIO: "the disk reports errors: copy the run elsewhere and check it with `tilewright fsck`",
 }
+
+
+@contextmanager
+def _plain_environment() -> Iterator[None]:
+    """The user's git configuration and GIT_* variables out of the way: one that is broken stops any git."""
+    kept = {k: os.environ.pop(k) for k in list(os.environ) if k.startswith("GIT_") and not k.startswith(_KEEP)}
+    os.environ |= {"GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}
+    try:
+        yield
+    finally:
+        del os.environ["GIT_CONFIG_GLOBAL"], os.environ["GIT_CONFIG_NOSYSTEM"]
+        os.environ |= kept
 
 
 def os_problem(error: OSError, where: str) -> RunProblem:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -180,6 +181,9 @@ def export(
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
             (folder / path).write_bytes(data)
     except OSError as error:
+        for path in files:  # none of them was there before
+            with suppress(OSError):
+                (folder / path).unlink()
         raise Problem(f"{folder} cannot be written: {error.strerror}", "choose another folder") from None
     for path in files:
         print(folder / path)

@@ -27,8 +27,13 @@ def scaffold(
         print(text, end="")
         return
     try:
-        with output.open("x", encoding="utf-8") as file:
-            file.write(text)
+        file = output.open("x", encoding="utf-8")
+        try:
+            with file:
+                file.write(text)
+        except OSError:
+            output.unlink()
+            raise
     except FileExistsError:
         raise Problem(f"{output} exists already", "choose another name; nothing was overwritten") from None
     except OSError as error:

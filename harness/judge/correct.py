@@ -230,7 +230,14 @@ class Correctness:
             job |= {"task_source": substitute(task.source, case.bindings), "args": []}
         else:
             resolved = resolve(task, case)
-            inputs = await asyncio.to_thread(drawn, resolved, seed=seed, case=case.name)
+            try:
+                inputs = await asyncio.to_thread(drawn, resolved, seed=seed, case=case.name)
+            except MemoryError:
+                raise TaskProblem(
+                    f"the tensors of {case.name!r} do not fit into this machine's memory",
+                    "give smaller sizes in `check`" if not self._on_device else "give smaller sizes in `cases`",
+                    path=task.path,
+                ) from None
             job |= {"task_source": task.source, "args": described(resolved)}
         reply, out = await self._reference.run(job, inputs, limit_s=REFERENCE_LIMIT_S)
         if "failed" in reply:

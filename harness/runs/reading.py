@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import gc
 import re
+import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
 from tilewright.harness import codec
 from tilewright.harness.errors import RunCorrupt, RunProblem
-from tilewright.harness.gitstore import FSCK, Store
+from tilewright.harness.gitstore import FSCK, Store, os_problem
 from tilewright.harness.runs.layout import FORMAT, OBSERVATION_JSON, ROUND_JSON, Header, Pointer, unpack
 from tilewright.harness.runs.mirror import git_sha
 from tilewright.harness.types import Decision, Observation, Round
@@ -60,12 +61,17 @@ class Tree:
 def require_run(path: Path) -> Store:
     """The repository of the run at `path`. Raises RunProblem where there is no run."""
     remedy = "give a directory that `tilewright optimize` made"
+    try:
+        if stat.S_ISDIR((path / ".git" / "tilewright").stat().st_mode):
+            return Store(path)
+    except PermissionError as error:
+        raise os_problem(error, f"{path}: could not look into it") from None
+    except OSError:
+        pass
     if not path.exists():
         raise RunProblem(f"{path} is no run: there is nothing", remedy)
-    if not (path / ".git" / "tilewright").is_dir():
-        what = "it is a git repository, but not of a run" if (path / ".git").exists() else "it has no history"
-        raise RunProblem(f"{path} is no run: {what if path.is_dir() else 'it is a file'}", remedy)
-    return Store(path)
+    what = "it is a git repository, but not of a run" if (path / ".git").exists() else "it has no history"
+    raise RunProblem(f"{path} is no run: {what if path.is_dir() else 'it is a file'}", remedy)
 
 
 def read_header(tree: Tree) -> Header:

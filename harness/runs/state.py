@@ -124,6 +124,7 @@ class Run:
             tree = Tree(store, tip)
             run = cls(store, read_header(tree), tree, read_rounds(tree), tip, lock)
             if lock:
+                run._require_own_tip()
                 run._repair()
             return run
         except OSError as error:
@@ -271,6 +272,18 @@ class Run:
             _remember(self._sources, done.n, record.source)
         if record.proof is not None:
             _remember(self._proofs, done.n, record.proof)
+
+    def _require_own_tip(self) -> None:
+        """Raise RunCorrupt unless the newest commit is the newest round's: on an edited history nothing is built."""
+        newest = next(self._store.log(MAIN, limit=1))
+        said, expected = newest.trailers.get("Round"), str(self.next - 1) if self._rounds else None
+        if said != expected:
+            raise RunCorrupt(
+                f"{self.path}: the newest commit, {newest.sha[:12]}, is not that of "
+                + (f"round {expected}" if expected else "the start")
+                + ": the history was edited after the fact",
+                FSCK,
+            )
 
     def _repair(self) -> None:
         """Finish what a killed process had begun after its last commit."""

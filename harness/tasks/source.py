@@ -25,7 +25,7 @@ def read(path: str | Path, what: str = "task") -> str:
     except RuntimeError:
         raise TaskProblem(f"the {what} file does not exist", "check the path", path=str(path)) from None
     try:
-        return file.read_text(encoding="utf-8")
+        return file.read_text(encoding="utf-8-sig")  # some editors begin a file with a mark
     except FileNotFoundError:
         raise TaskProblem(f"the {what} file does not exist", "check the path", path=str(path)) from None
     except IsADirectoryError:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -208,3 +210,23 @@ def test_mistaken_arguments_end_with_2_and_say_how_to_call(tilewright: Tilewrigh
         assert said.code == 2
         assert "Usage: " in said.err
         assert "Traceback" not in said.err
+
+
+def test_a_file_that_begins_with_a_byte_order_mark_is_read(tilewright: Tilewright, task: Path) -> None:
+    task.write_text(TASK.replace("def reference", "def other"), encoding="utf-8-sig")
+    is_a_problem(tilewright("optimize", task), "no function reference")
+
+
+def test_checks_that_do_not_fit_into_memory(tilewright: Tilewright, task: Path) -> None:
+    task.write_text(TASK.replace('{"N": 100}', '{"N": 1000000000000000}'))
+    is_a_problem(tilewright("evaluate", task, task), "do not fit into this machine's memory")
+
+
+def test_a_task_or_an_export_that_could_not_be_written_whole_is_not_left(tmp_path: Path, finished_run: Path) -> None:
+    limited = 'ulimit -f 1; exec "$@" 2>&1'  # a kilobyte a file: less than any task
+    function = "liger_kernel.ops.swiglu:swiglu_forward"
+    for args in (("scaffold", function, "-o", "task.py"), ("export", finished_run, "-o", "best")):
+        command = ["bash", "-c", limited, "-", sys.executable, "-m", "tilewright.harness.cli.app", *map(str, args)]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert (done.returncode, "File too large" in done.stdout) == (2, True)
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []

@@ -316,6 +316,31 @@ def test_a_read_only_run_can_be_read_and_says_why_it_cannot_be_written(
         in_child(lambda: create(open_folder / "another") and None, nobody=True)
 
 
+def test_a_run_that_may_not_be_looked_into_is_a_problem(
+    open_folder: Path, create: Create, in_child: Callable[..., Any]
+) -> None:
+    create(open_folder / "shut" / "run").close()
+    (open_folder / "shut").chmod(0o700 if os.geteuid() == 0 else 0)
+    with pytest.raises(RunProblem, match="could not look into it: Permission denied"):
+        in_child(lambda: Run.open(open_folder / "shut" / "run", write=False) and None, nobody=True)
+    (open_folder / "shut").chmod(0o700)
+
+
+def test_a_history_that_somebody_went_on_with_is_read_but_not_built_on(
+    tmp_path: Path, create: Create, fill: Fill
+) -> None:
+    with create(tmp_path) as run:
+        fill(run, 3)
+    store = Store(tmp_path)
+    store.append(MAIN, store.tip(MAIN), "a note of my own", {"notes.txt": b"mine"})
+    assert Run.open(tmp_path, write=False).next == 3
+    with pytest.raises(RunCorrupt, match="is not that of round 2: the history was edited") as caught:
+        Run.open(tmp_path, write=True)
+    assert "fsck" in caught.value.remedy
+    git(tmp_path, "reset", "--hard", "HEAD~1")
+    Run.open(tmp_path, write=True).close()
+
+
 def test_a_round_that_is_missing_is_a_named_corruption(tmp_path: Path, create: Create, fill: Fill) -> None:
     with create(tmp_path) as run:
         fill(run, 3)
